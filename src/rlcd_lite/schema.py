@@ -108,7 +108,9 @@ class Field:
         if self.type == "int":
             out |= {"minimum": self.options[0].value, "maximum": self.options[-1].value}
         elif self.type != "bool":
-            out["options"] = [o.value if o.description is None else {"value": o.value, "description": o.description} for o in self.options]
+            out["options"] = [
+                o.value if o.description is None else {"value": o.value, "description": o.description} for o in self.options
+            ]
         return out
 
 
@@ -128,13 +130,17 @@ class Schema:
         for name in names:
             if name + CONFIDENCE_SUFFIX in names:
                 clash = name + CONFIDENCE_SUFFIX
-                raise UserError(f"field {shorten(clash)} has the name of the stated confidence of field {shorten(name)}: rename it.")
+                raise UserError(
+                    f"field {shorten(clash)} has the name of the stated confidence of field {shorten(name)}: rename it."
+                )
 
     def __getitem__(self, name: str) -> Field:
         for f in self.fields:
             if f.name == name:
                 return f
-        raise UserError(f"the schema has no field {shorten(name)}: its fields are {', '.join(shorten(f.name, 30) for f in self.fields)}.")
+        raise UserError(
+            f"the schema has no field {shorten(name)}: its fields are {', '.join(shorten(f.name, 30) for f in self.fields)}."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {"fields": [f.to_dict() for f in self.fields]}
@@ -160,7 +166,9 @@ class Schema:
         try:
             source = json.loads(text, object_pairs_hook=_unique_keys)
         except json.JSONDecodeError as error:
-            raise UserError(f"{where} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}): mend it.") from None
+            raise UserError(
+                f"{where} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}): mend it."
+            ) from None
         except RecursionError:
             raise UserError(f"{where} is nested too deeply to be a schema: write it flat.") from None
         return cls.of(source)
@@ -308,16 +316,22 @@ def _option(source: Any, where: str) -> Option:
     else:
         value, description = source, None
     if isinstance(value, bool):
-        raise UserError(f'{where} has the option {shorten(value)}: an option is a string or an integer; for yes or no use the type "bool".')
+        raise UserError(
+            f'{where} has the option {shorten(value)}: an option is a string or an integer; for yes or no use the type "bool".'
+        )
     return Option(value, description)
 
 
 def _integers(low: Any, high: Any, where: str) -> tuple[Option, ...]:
     for bound, value in (("minimum", low), ("maximum", high)):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise UserError(f"{where} has the {bound} {shorten(value)}: a bounded integer needs a minimum and a maximum, both integers.")
+            raise UserError(
+                f"{where} has the {bound} {shorten(value)}: a bounded integer needs a minimum and a maximum, both integers."
+            )
     if not 2 <= high - low + 1 <= MAX_OPTIONS:
-        raise UserError(f"{where} ranges over {max(high - low + 1, 0)} integers ({low} to {high}): a range holds between 2 and {MAX_OPTIONS}.")
+        raise UserError(
+            f"{where} ranges over {max(high - low + 1, 0)} integers ({low} to {high}): a range holds between 2 and {MAX_OPTIONS}."
+        )
     return tuple(Option(v) for v in range(low, high + 1))
 
 
@@ -327,7 +341,9 @@ _ANNOTATIONS = {"title", "description", "default", "examples", "$comment"}  # th
 
 
 def _from_json_schema(source: Mapping[str, Any]) -> Schema:
-    _only_keys(source, {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_ANNOTATIONS}, "the JSON Schema")
+    _only_keys(
+        source, {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_ANNOTATIONS}, "the JSON Schema"
+    )
     if source.get("type", "object") != "object":
         raise UserError(f'the JSON Schema has the type {shorten(source["type"])}: at the top it must be "object".')
     properties = source.get("properties", {})
@@ -350,7 +366,9 @@ def _property(name: str, source: Any) -> Field:
     if "enum" in source:
         _only_keys(source, {"enum", "type", *_ANNOTATIONS}, where)
         if not isinstance(source["enum"], list) or kind not in (None, "string", "integer"):
-            raise UserError(f'{where} has the enum {shorten(source["enum"])} of type {shorten(kind)}: use a list of strings or of integers.')
+            raise UserError(
+                f"{where} has the enum {shorten(source['enum'])} of type {shorten(kind)}: use a list of strings or of integers."
+            )
         for value in source["enum"]:
             if isinstance(value, bool) or not isinstance(value, {"string": str, "integer": int, None: str | int}[kind]):
                 raise UserError(f"{where} has the enum value {shorten(value)}: use {kind or 'string or integer'} values.")
@@ -388,7 +406,9 @@ def _model_field(name: str, info: FieldInfo) -> Field:
         if kind is int:
             return Field(name, "int", _integers(low, high, where), description)
         if (low, high) != (0, 1):
-            raise UserError(f"{where} is a float outside [0, 1]: a float is the probability of yes, so declare it with ge=0 and le=1.")
+            raise UserError(
+                f"{where} is a float outside [0, 1]: a float is the probability of yes, so declare it with ge=0 and le=1."
+            )
         return Field(name, "bool", (Option(True), Option(False)), description)
     if get_origin(kind) is Literal:
         return Field(name, "choice", tuple(_option(v, where) for v in get_args(kind)), description)
@@ -435,7 +455,9 @@ def _check_text(text: Any, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{what} holds half of a surrogate pair at character {error.start}, which is not Unicode text: remove it.") from None
+        raise UserError(
+            f"{what} holds half of a surrogate pair at character {error.start}, which is not Unicode text: remove it."
+        ) from None
 
 
 def _only_keys(source: Mapping[str, Any], known: Iterable[str], where: str) -> None:
