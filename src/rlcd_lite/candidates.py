@@ -1,0 +1,76 @@
+"""Labels: a single token for every option, checked for the tokenizer at hand.
+
+Options are listed in the prompt under labels (``A = low, B = medium``) and the answer is read as the label after the field's
+quote. So any option text costs one token, and 255 options cost no more than two. A label is used only if it is exactly one
+token after the quote *and* before the closing one: the text ``"severity": "A"`` then has no other spelling.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
+
+from rlcd_lite.errors import UserError
+from rlcd_lite.tokens import Encoder
+
+CONFIDENCE_LABELS = ("1", "2", "3", "4", "5")
+CONFIDENCE_GRID = (0.1, 0.3, 0.5, 0.7, 0.9)  # what the labels stand for: the seed's grid
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The label of each option and its token id, in option order; all ids differ."""
+
+    labels: tuple[str, ...]
+    ids: tuple[int, ...]
+
+
+def option_labels(encoder: Encoder, stem: str, count: int) -> Candidates:
+    """Labels for ``count`` options after the text ``stem``, which ends in the field's quote.
+
+    Tried in order: ``A``-``Z``, pairs of capitals, pairs of capital and small letter, small letters, their pairs. Digits are
+    left to the stated confidence. Raises `UserError` with the number that can be labelled if there are too few.
+    """
+    labels: list[str] = []
+    ids: list[int] = []
+    for chunk in _chunks(_pool(), 128):
+        for label, token in zip(chunk, _single_tokens(encoder, stem, chunk), strict=True):
+            if token is not None and token not in ids:
+                labels.append(label)
+                ids.append(token)
+            if len(ids) == count:
+                return Candidates(tuple(labels), tuple(ids))
+    raise UserError(
+        f"{stem.strip()} has {count} options and the tokenizer has single-token labels for {len(ids)}: use {len(ids)} at most."
+    )
+
+
+def confidence_labels(encoder: Encoder, stem: str) -> Candidates:
+    """The labels ``1``-``5`` of the stated confidence after ``stem``; `UserError` if one of them is not a single token."""
+    ids = _single_tokens(encoder, stem, CONFIDENCE_LABELS)
+    known = tuple(token for token in ids if token is not None)
+    if len(set(known)) != len(CONFIDENCE_LABELS):
+        raise UserError(f"the tokenizer has no single token for each of the digits 1 to 5 after {stem.strip()}: use another model.")
+    return Candidates(CONFIDENCE_LABELS, known)
+
+
+def _pool() -> Iterator[str]:
+    upper, lower = ascii_uppercase, ascii_lowercase
+    yield from upper
+    for first, second in ((upper, upper), (upper, lower), (lower, ""), (lower, lower)):
+        yield from (a + b for a in first for b in second or ("",))
+
+
+def _chunks(items: Iterator[str], size: int) -> Iterator[tuple[str, ...]]:
+    while chunk := tuple(itertools.islice(items, size)):
+        yield chunk
+
+
+def _single_tokens(encoder: Encoder, stem: str, labels: tuple[str, ...]) -> list[int | None]:
+    """The token id of each label if it is one token between ``stem`` and a closing quote, else None."""
+    before, *closed = encoder.data([stem, *(f'{stem}{label}"' for label in labels)])
+    _, *open_ = encoder.data([stem, *(stem + label for label in labels)])
+    n = len(before)
+    return [o[n] if o[:n] == before and len(o) == n + 1 and c[: n + 1] == o else None for o, c in zip(open_, closed, strict=True)]

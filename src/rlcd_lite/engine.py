@@ -1,0 +1,377 @@
+"""One forward pass answers every field: the engine runs a packed token tree and reads the label logits.
+
+`DecisionEngine.read` is the only place where the model runs. `score` puts a schema and texts through it and keeps the graph for
+training; `decide`, `decide_many` and the two sessions turn scores into decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedConfig
+from transformers.cache_utils import DynamicLayer
+
+from rlcd_lite.candidates import CONFIDENCE_GRID
+from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.models import DEFAULT_MODEL, Attention, Device, Dtype, LoadedModel, base_model, load_model
+from rlcd_lite.packing import ROOT, Packed, TokenTree, attention_mask, pack
+from rlcd_lite.prompts import Layout, Prompt
+from rlcd_lite.schema import Decision, FieldDecision, Schema
+from rlcd_lite.tokens import Encoder
+
+DEFAULT_LAYOUT: Layout = "schema-first"  # measured in docs/architecture.md
+TOKEN_BUDGET = 1024  # tokens of one packed row in `decide_many`, unless a single text needs more
+
+SchemaLike = Schema | Mapping[str, Any] | type[BaseModel]
+Trace = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class FieldScores:
+    """Float32 logits of one field over one text: ``choice`` (K,) in option order, ``stated`` (C,) over the confidence grid.
+
+    ``coverage``: share in [0, 1] of the full vocabulary's probability that lies on the choice labels, if it was asked for.
+    """
+
+    choice: Tensor
+    stated: Tensor
+    coverage: float | None = None
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Tokens that were run and their keys and values: per layer two tensors of shape (1, heads, P, head width).
+
+    Nothing ever writes into them: each use copies them into a cache of its own. A prefix belongs to the weights that made it.
+    """
+
+    ids: tuple[int, ...]
+    layers: tuple[tuple[Tensor, Tensor], ...]
+
+
+class DecisionEngine:
+    """A model that answers schemas over texts.
+
+    ``layout`` None takes the measured default (`DEFAULT_LAYOUT`). When it is built, the engine runs a small tree, and the same
+    paths by plain forwards with the full head, and refuses a model for which the two differ: a mask that is ignored, a head
+    that is scaled, a NaN in the weights.
+    """
+
+    def __init__(self, loaded: LoadedModel, layout: Layout | None = None) -> None:
+        self.model, self.name = loaded.model, loaded.name
+        self.layout: Layout = layout or DEFAULT_LAYOUT
+        self.encoder = Encoder(loaded.tokenizer)
+        base = base_model(loaded.model)
+        config = base.config.get_text_config()
+        self._decoder, self._head = base.get_decoder(), base.get_output_embeddings()
+        self._cap: float | None = getattr(config, "final_logit_softcapping", None)
+        self._windows = _windows(config, self.name)
+        self._eager = config._attn_implementation == "eager"
+        if config._attn_implementation not in ("eager", "sdpa"):
+            raise UserError(f"attention {config._attn_implementation!r} takes no tree-shaped mask: use --attention sdpa or eager.")
+        self.max_length: int = config.max_position_embeddings
+        self._prompts: dict[tuple[Schema, Layout], Prompt] = {}
+        self.check()
+
+    @classmethod
+    def load(
+        cls,
+        name: str = DEFAULT_MODEL,
+        *,
+        adapter: Path | None = None,
+        device: Device = "auto",
+        dtype: Dtype = "auto",
+        attention: Attention = "auto",
+        layout: Layout | None = None,
+    ) -> DecisionEngine:
+        """An engine for a hub id, a local folder, a GGUF file or ``smollm2``; see `rlcd_lite.models.load_model`."""
+        return cls(load_model(name, adapter, device, dtype, attention), layout)
+
+    # ---- the one place where the model runs ----
+
+    def read(
+        self, tree: TokenTree, prefix: Prefix | None = None, keep: int = 0, coverage: bool = False
+    ) -> tuple[list[Tensor], list[float], Prefix | None]:
+        """Label logits of every read-out of a tree from one forward pass, and on request what else the pass knows.
+
+        Parameters
+        ----------
+        prefix : tokens that an earlier call ran, which must be the tree's leading segments; they are not run again.
+        keep : how many leading segments (each the only child of the one before) to return as the next call's prefix.
+        coverage : also the full vocabulary's probability mass on each read-out's labels.
+
+        Returns
+        -------
+        logits : one float32 tensor per read-out, in the order of its ``label_ids``; differentiable under grad mode.
+        coverages : one number in [0, 1] per read-out, or an empty list.
+        kept : the prefix asked for by ``keep``, or None.
+        """
+        device = self._head.weight.device
+        packed = pack(tree, prefix.ids if prefix else (), device)
+        cache = DynamicCache(prefix.layers if prefix else None) if prefix or keep else None
+        out = self._decoder(
+            input_ids=packed.ids,
+            position_ids=packed.positions,
+            attention_mask=self._masks(packed),
+            cache=cache,
+            use_cache=cache is not None,
+        )
+        hidden = out.last_hidden_state[0, packed.readouts]  # (R, d)
+        logits: list[Tensor] = [hidden] * len(tree.readouts)
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for i, readout in enumerate(tree.readouts):
+            groups.setdefault(readout.label_ids, []).append(i)
+        for label_ids, members in groups.items():
+            rows = self._project(hidden[members], torch.tensor(label_ids, device=device))  # (members, labels)
+            for i, row in zip(members, rows, strict=True):
+                logits[i] = row
+        coverages: list[float] = []
+        if coverage:
+            total = self._project(hidden, None).logsumexp(-1)  # (R,)
+            coverages = [float((row.logsumexp(-1) - all_).exp()) for row, all_ in zip(logits, total, strict=True)]
+        kept = None
+        if keep:
+            assert cache is not None
+            ids = tuple(token for segment in tree.segments[:keep] for token in segment.ids)
+            layers = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
+            kept = Prefix(ids, tuple((_head_of(layer.keys, len(ids)), _head_of(layer.values, len(ids))) for layer in layers))
+        return logits, coverages, kept
+
+    def _masks(self, packed: Packed) -> Tensor | dict[str, Tensor]:
+        additive = self._decoder.dtype if self._eager else None
+        masks = {kind: attention_mask(packed, window, additive) for kind, window in self._windows.items()}
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _project(self, hidden: Tensor, label_ids: Tensor | None) -> Tensor:
+        """Logits ``(R, labels)`` in float32 from the head's rows of ``label_ids``; of the full vocabulary for None."""
+        weight, bias = self._head.weight, getattr(self._head, "bias", None)
+        if label_ids is not None:
+            weight, bias = weight[label_ids], None if bias is None else bias[label_ids]
+        logits = torch.nn.functional.linear(hidden.float(), weight.float(), None if bias is None else bias.float())
+        return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
+
+    def check(self) -> None:
+        """Compare a small tree with plain forwards of its paths and the full head; `UserError` if they are not the same numbers."""
+        (ids,) = self.encoder.data(["Each answer is read where a forward pass of its own would read it."])
+        tree = TokenTree()
+        trunk = tree.add(ids[:4], ROOT)
+        for part in (ids[4:7], ids[7:9], ids[9:12]):
+            tree.read(tree.add(part, trunk), ids)
+        with torch.inference_mode():
+            packed, _, _ = self.read(tree)
+            plain = [self.reference(tree.path(r.segment), r.label_ids) for r in tree.readouts]
+        for ours, full in zip(packed, plain, strict=True):
+            if not full.isfinite().all():
+                raise UserError(
+                    f"the weights of model {self.name!r} hold NaN or infinity: its logits are not numbers, so get it again."
+                )
+            slack = 1e-4 if self._decoder.dtype == torch.float32 else 0.1
+            difference = float((ours - full).abs().max())
+            if difference > slack * max(1.0, float(full.abs().max())):
+                raise UserError(
+                    f"model {self.name!r} can't be scored in one pass: its logits differ by {difference:.2g} from plain forwards "
+                    f"(its mask or output head is of a kind that is not supported), so use a Llama, Qwen2, Qwen3 or Gemma3 model."
+                )
+
+    def reference(self, path: Sequence[int], label_ids: Sequence[int]) -> Tensor:
+        """The slow way, for checks: logits of ``label_ids`` after ``path`` by a plain forward with the full head, in float32."""
+        ids = torch.tensor([path], device=self._head.weight.device)
+        logits: Tensor = self.model(input_ids=ids, use_cache=False).logits[0, -1].float()
+        return logits[list(label_ids)]
+
+    # ---- scores and decisions ----
+
+    def prompt(self, schema: SchemaLike, layout: Layout | None = None) -> Prompt:
+        """The schema's prompt for this model; made once and kept."""
+        key = (Schema.of(schema), layout or self.layout)
+        if key not in self._prompts:
+            self._prompts[key] = Prompt(self.encoder, *key, self.max_length)
+        return self._prompts[key]
+
+    def score(self, schema: SchemaLike, contexts: Sequence[str], coverage: bool = False) -> list[tuple[FieldScores, ...]]:
+        """Logits of every field over every text from one packed forward: what training uses, differentiable under grad mode."""
+        prompt = self.prompt(schema)
+        scores, _ = self._score(prompt, prompt.tree([prompt.encode(c) for c in contexts]), coverage=coverage)
+        return scores
+
+    def decide(self, schema: SchemaLike, context: str, *, coverage: bool = False, trace: Trace | None = None) -> Decision:
+        """Answer every field of ``schema`` over one text in one forward pass."""
+        (decision,) = self.decide_many(schema, [context], coverage=coverage, trace=trace)
+        return decision
+
+    def decide_many(
+        self,
+        schema: SchemaLike,
+        contexts: Iterable[str],
+        *,
+        coverage: bool = False,
+        budget: int = TOKEN_BUDGET,
+        trace: Trace | None = None,
+    ) -> Iterator[Decision]:
+        """Answer ``schema`` over each text: a stream in input order, with the numbers of `decide` to rounding.
+
+        Texts share packed rows of up to ``budget`` tokens (a longer text has a row of its own), and the part of the prompt that all
+        of them share is run once. ``trace`` is given one record per read-out, in order.
+        """
+        session = SchemaSession(self, schema)
+        done = 0
+        for batch in _batches(session.prompt, contexts, budget):
+            yield from session.decide_batch(batch, coverage=coverage, trace=trace, first=done)
+            done += len(batch)
+
+    def session(self, context: str) -> ContextSession:
+        """Hold a text, so that each further schema costs its questions alone (context-first layout)."""
+        return ContextSession(self, context)
+
+    def schema_session(self, schema: SchemaLike) -> SchemaSession:
+        """Hold a schema, so that each further text costs itself and the read-outs alone."""
+        return SchemaSession(self, schema)
+
+    def _score(
+        self, prompt: Prompt, tree: TokenTree, prefix: Prefix | None = None, keep: int = 0, coverage: bool = False
+    ) -> tuple[list[tuple[FieldScores, ...]], Prefix | None]:
+        """Scores per text and field: the read-outs of a prompt's tree come text by text, field by field, choice before stated."""
+        logits, coverages, kept = self.read(tree, prefix, keep, coverage)
+        fields = [FieldScores(logits[i], logits[i + 1], coverages[i] if coverage else None) for i in range(0, len(logits), 2)]
+        count = len(prompt.branches)
+        return [tuple(fields[i : i + count]) for i in range(0, len(fields), count)], kept
+
+    @torch.inference_mode()
+    def _decide(
+        self,
+        prompt: Prompt,
+        texts: Sequence[tuple[int, ...]],
+        prefix: Prefix | None,
+        keep: int,
+        coverage: bool,
+        trace: Trace | None = None,
+        first: int = 0,
+    ) -> tuple[list[Decision], Prefix | None]:
+        """Decisions over encoded texts; ``first`` is the number of the first text in the trace."""
+        tree = prompt.tree(texts)
+        scores, kept = self._score(prompt, tree, prefix, keep, coverage)
+        decisions = [_decision(prompt.schema, fields, self.name) for fields in scores]
+        if trace is not None:
+            for record in _trace_records(prompt, tree, scores, first):
+                trace(record)
+        return decisions, kept
+
+
+class SchemaSession:
+    """One schema over many texts: the part of the prompt that they share is run by the first call and kept."""
+
+    def __init__(self, engine: DecisionEngine, schema: SchemaLike) -> None:
+        self.prompt = engine.prompt(schema)
+        self._engine = engine
+        self._prefix: Prefix | None = None
+
+    def decide(self, context: str, *, coverage: bool = False) -> Decision:
+        (decision,) = self.decide_batch([self.prompt.encode(context)], coverage=coverage)
+        return decision
+
+    def decide_batch(
+        self, texts: Sequence[tuple[int, ...]], *, coverage: bool = False, trace: Trace | None = None, first: int = 0
+    ) -> list[Decision]:
+        """Decisions over texts from `Prompt.encode`, in one packed row."""
+        decisions, kept = self._engine._decide(self.prompt, texts, self._prefix, 1 - bool(self._prefix), coverage, trace, first)
+        self._prefix = self._prefix or kept
+        return decisions
+
+
+class ContextSession:
+    """Many schemas over one text: the text is run by the first call and kept, always in the context-first layout."""
+
+    def __init__(self, engine: DecisionEngine, context: str) -> None:
+        self.context = context
+        self._engine = engine
+        self._prefix: Prefix | None = None
+
+    def decide(self, schema: SchemaLike, *, coverage: bool = False) -> Decision:
+        prompt = self._engine.prompt(schema, "context-first")
+        keep = 0 if self._prefix else 2  # what the texts share, and the text
+        (decision,), kept = self._engine._decide(prompt, [prompt.encode(self.context)], self._prefix, keep, coverage)
+        self._prefix = self._prefix or kept
+        return decision
+
+
+def _head_of(states: Tensor | None, length: int) -> Tensor:
+    """The first ``length`` positions of keys or values (1, heads, N, width)."""
+    assert states is not None
+    return states[:, :, :length]
+
+
+def _windows(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
+    """The kinds of attention layer of a model, and the sliding window of each in tokens (None: it sees everything)."""
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
+    if unknown := kinds - {"full_attention", "sliding_attention"}:
+        raise UserError(f"model {name!r} has layers of the kind {min(unknown)!r}: use a Llama, Qwen2, Qwen3 or Gemma3 model.")
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+
+
+def _batches(prompt: Prompt, contexts: Iterable[str], budget: int) -> Iterator[list[tuple[int, ...]]]:
+    """Encoded texts in runs that fill a packed row of ``budget`` tokens, in order; at least one text a run."""
+    batch: list[tuple[int, ...]] = []
+    used = prompt.shared
+    for context in contexts:
+        ids = prompt.encode(context)
+        cost = len(ids) + prompt.asked
+        if batch and used + cost > budget:
+            yield batch
+            batch, used = [], prompt.shared
+        batch.append(ids)
+        used += cost
+    if batch:
+        yield batch
+
+
+def _decision(schema: Schema, scores: tuple[FieldScores, ...], model: str) -> Decision:
+    fields = []
+    for field, score in zip(schema.fields, scores, strict=True):
+        if not (score.choice.isfinite().all() and score.stated.isfinite().all()):
+            raise UserError(
+                f"field {shorten(field.name)} has a logit that is not a number (NaN or infinity in the weights of model {model!r}, "
+                f"or an overflow): get the model again, or use --dtype float32."
+            )
+        # float64, so that the probabilities sum to 1 as closely as a JSON number can say
+        probabilities = score.choice.double().softmax(0).tolist()
+        stated = score.stated.double().softmax(0).tolist()
+        fields.append(
+            FieldDecision(
+                field,
+                tuple(probabilities),
+                stated=CONFIDENCE_GRID[stated.index(max(stated))],
+                stated_mean=sum(p * c for p, c in zip(stated, CONFIDENCE_GRID, strict=True)),
+                coverage=score.coverage,
+            )
+        )
+    return Decision(schema, tuple(fields))
+
+
+def _trace_records(
+    prompt: Prompt, tree: TokenTree, scores: Sequence[tuple[FieldScores, ...]], first: int
+) -> Iterator[dict[str, Any]]:
+    """One record per read-out with the full token path to it, so that a plain forward can check the logits."""
+    readouts = iter(tree.readouts)
+    for number, text in enumerate(scores, start=first):
+        for field, branch, score in zip(prompt.schema.fields, prompt.branches, text, strict=True):
+            for kind, candidates, options, logits in (
+                ("choice", branch.choice, [o.value for o in field.options], score.choice),
+                ("stated", branch.stated, list(CONFIDENCE_GRID), score.stated),
+            ):
+                yield {
+                    "context": number,
+                    "field": field.name,
+                    "kind": kind,
+                    "path_ids": list(tree.path(next(readouts).segment)),
+                    "label_ids": list(candidates.ids),
+                    "labels": list(candidates.labels),
+                    "options": options,
+                    "logits": logits.tolist(),
+                }

