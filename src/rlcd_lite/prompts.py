@@ -15,17 +15,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from rlcd_lite.candidates import CONFIDENCE_GRID, CONFIDENCE_LABELS, Candidates, confidence_labels, option_labels
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.packing import ROOT, TokenTree
 from rlcd_lite.schema import CONFIDENCE_SUFFIX, Field, Schema
+from rlcd_lite.settings import Layout
 from rlcd_lite.tokens import Encoder
 
 PROMPT_VERSION = 1  # goes up with any change of the words: adapters and calibrators belong to one version
-
-Layout = Literal["schema-first", "context-first"]
 
 _TEXT = "Text:\n"
 _TASK = "Answer in JSON with one label for each key.\n"

@@ -1,0 +1,39 @@
+"""The command line: picks the command, prints a user's mistake as one sentence, and exits with 0, 1, 2 or 130."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+import tyro
+
+from rlcd_lite.commands.infer import Infer
+from rlcd_lite.errors import UserError
+
+_DESCRIPTION = "Calibrated decisions from a small causal language model: every field of a schema in one forward pass."
+
+COMMANDS: dict[str, Callable[..., Infer]] = {"infer": Infer}
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run one command; `SystemExit` with 2 for a user's mistake."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)  # to stderr
+    try:
+        command = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="rlcd-lite",
+            description=_DESCRIPTION,
+            args=args,
+            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
+        )
+        command.run()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader of our stdout went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None

@@ -1,0 +1,266 @@
+"""``rlcd-lite infer``: decide a schema over a text, or over each row of a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from rlcd_lite.commands.model_flags import ModelFlags
+from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.outputs import DecisionWriter, decision_record
+from rlcd_lite.rows import Row, inspect, read_rows
+from rlcd_lite.schema import Decision, Schema, read_text
+
+if TYPE_CHECKING:
+    from rlcd_lite.engine import DecisionEngine, Trace
+    from rlcd_lite.prompts import Prompt
+
+_SHOWN_OPTIONS = 5
+_PLAIN_PROGRESS_SECONDS = 10.0
+
+
+@dataclass
+class Infer:
+    """Decide every field of a schema over a text, or over each row of a file, in one forward pass per packed row.
+
+    Give the text with --context, --context-file or --input, and the schema with --schema or --schema-json. Results go to stdout
+    or to --output, everything else to stderr.
+    """
+
+    model: Annotated[ModelFlags, tyro.conf.OmitArgPrefixes] = field(default_factory=ModelFlags)
+    context: str | None = None
+    """The text to decide about."""
+    context_file: str | None = None
+    """File that holds the text (UTF-8); - reads standard input."""
+    input: Path | None = None
+    """File of many texts: .jsonl (one object a line) or .csv (with a header)."""
+    text_column: str = "text"
+    """Key or column of --input that holds the text; a key or column named id is copied to the output."""
+    schema_json: str | None = None
+    """The schema as JSON: {"fields": [{"name": …, "type": "choice" | "bool" | "score" | "int", …}]}, or a JSON Schema object."""
+    schema: Path | None = None
+    """File that holds the schema as JSON."""
+    output: Path | None = None
+    """Write decisions to this .jsonl or .csv file, one row per text, instead of stdout."""
+    json: bool = False
+    """Print JSON instead of a table: decision, and per field value, probabilities, probability, stated, stated_mean."""
+    coverage: bool = False
+    """Also report the share of the full vocabulary's probability that lies on each field's labels."""
+    trace: Path | None = None
+    """Write every read-out's token path, labels and logits to this JSON file, so that a plain forward can check them."""
+    resume: bool = False
+    """Continue an --output file that a killed run left; no row is repeated or lost."""
+    overwrite: bool = False
+    """Replace existing --output and --trace files."""
+
+    def run(self) -> None:
+        schema = self._schema()
+        self._check_flags()
+        if self.input is not None:
+            self._run_file(schema, self.input)
+        else:
+            text = self._text()
+            writer = DecisionWriter(self.output, schema, self._settings(), overwrite=self.overwrite) if self.output else None
+            engine = self.model.load()
+            with self._tracing(engine) as trace:
+                decision = engine.decide(schema, text, coverage=self.coverage, trace=trace)
+            if writer is not None:
+                with writer.open():
+                    writer.write(1, None, decision)
+            elif self.json:
+                print(json.dumps(decision.to_dict(), ensure_ascii=False, indent=2))
+            else:
+                Console(highlight=False).print(decision_table(decision))
+
+    def _schema(self) -> Schema:
+        if (self.schema_json is None) == (self.schema is None):
+            raise UserError("the schema is needed once: give --schema-json or --schema.")
+        if self.schema is not None:
+            return Schema.from_file(self.schema)
+        return Schema.from_json(self.schema_json or "", "--schema-json")
+
+    def _check_flags(self) -> None:
+        if sum(source is not None for source in (self.context, self.context_file, self.input)) != 1:
+            raise UserError("the text is needed once: give --context, --context-file or --input.")
+        if self.resume and (self.output is None or self.input is None):
+            raise UserError("--resume continues a file: give --input and --output with it.")
+        if self.resume and self.trace is not None:
+            raise UserError("--trace describes a whole run and can't be resumed: leave out one of the two.")
+        if self.trace is not None:
+            if self.trace.exists() and not self.overwrite:
+                raise UserError(f"trace {str(self.trace)!r} exists: replace it with --overwrite.")
+            if not self.trace.parent.is_dir():
+                raise UserError(f"the folder of trace {str(self.trace)!r} does not exist: create it.")
+
+    def _text(self) -> str:
+        if self.context is not None:
+            text = self.context
+        elif self.context_file == "-":
+            try:
+                text = sys.stdin.buffer.read().decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise UserError(f"standard input is not UTF-8 (byte {error.start}): convert it, for instance with iconv.") from None
+        else:
+            text = read_text(Path(self.context_file or ""), "context file")
+        if not text.strip():
+            raise UserError(f"the text is {shorten(text)}: give a text that is not blank.")
+        return text
+
+    def _run_file(self, schema: Schema, path: Path) -> None:
+        facts = inspect(path)
+        writer = None
+        if self.output is not None:
+            made_by = self._settings() | {"input_sha256": facts.sha256, "schema": schema.to_dict()}
+            writer = DecisionWriter(self.output, schema, made_by, resume=self.resume, overwrite=self.overwrite)
+            if writer.complete:
+                print(f"{self.output} is complete: nothing is left to do.", file=sys.stderr)
+                return
+        engine = self.model.load()
+        rows = _GoodRows(path, self.text_column, engine.prompt(schema), done=writer.last_line if writer else 0)
+        with ExitStack() as stack:
+            trace = stack.enter_context(self._tracing(engine, rows.line_of))
+            advance = stack.enter_context(_progress(facts.rows, f"deciding {path.name}"))
+            if writer is not None:
+                stack.enter_context(writer.open())
+            for decision in engine.decide_many(schema, rows.texts(advance), coverage=self.coverage, trace=trace):
+                line, row_id = rows.take()
+                if writer is not None:
+                    writer.write(line, row_id, decision)
+                else:
+                    print(json.dumps(decision_record(line, row_id, decision), ensure_ascii=False))
+                advance()
+            if not rows.taken and not rows.done:
+                raise UserError(f"no row of {str(path)!r} could be decided ({rows.first_problem}): mend the file or the flags.")
+        left_out = f", {rows.left_out} left out" if rows.left_out else ""
+        print(f"decided {rows.taken} of {facts.rows} rows{left_out}.", file=sys.stderr)
+
+    def _settings(self) -> dict[str, Any]:
+        """What must be the same for a run to be continued."""
+        adapter = None if self.model.adapter is None else str(self.model.adapter)
+        return {
+            "model": self.model.model,
+            "adapter": adapter,
+            "dtype": self.model.dtype,
+            "layout": self.model.layout,
+            "text_column": self.text_column,
+            "coverage": self.coverage,
+        }
+
+    @contextmanager
+    def _tracing(self, engine: DecisionEngine, number_of: Callable[[int], int] = int) -> Iterator[Trace | None]:
+        """A function that appends a record to the trace file, which appears under its name when it is whole."""
+        if self.trace is None:
+            yield None
+            return
+        scratch = self.trace.with_name(self.trace.name + ".part")
+        with scratch.open("w", encoding="utf-8") as file:
+            file.write(f'{{"model": {json.dumps(engine.name)}, "readouts": [')
+            separator = "\n"
+
+            def write(record: dict[str, Any]) -> None:
+                nonlocal separator
+                file.write(separator + json.dumps(record | {"context": number_of(record["context"])}, ensure_ascii=False))
+                separator = ",\n"
+
+            yield write
+            file.write("\n]}\n")
+        scratch.replace(self.trace)
+
+
+class _GoodRows:
+    """The rows of a file that hold a text; the others are reported, counted and left out.
+
+    Rows are handed out by `texts` ahead of their decisions, so they wait in a queue until `take` fetches them.
+    """
+
+    def __init__(self, path: Path, column: str, prompt: Prompt, done: int) -> None:
+        self.done = done  # rows up to this line were decided by an earlier run
+        self.taken = self.left_out = 0
+        self.first_problem = ""
+        self._path, self._column, self._prompt = path, column, prompt
+        self._waiting: deque[tuple[int, Any]] = deque()
+
+    def texts(self, advance: Callable[[], None]) -> Iterator[str]:
+        for row in read_rows(self._path):
+            if row.line <= self.done:
+                advance()
+            elif problem := self._problem(row):
+                self.left_out += 1
+                self.first_problem = self.first_problem or f"line {row.line}: {problem}"
+                print(f"{self._path}: line {row.line} is left out: {problem}.", file=sys.stderr)
+                advance()
+            else:
+                self._waiting.append((row.line, row.values.get("id")))
+                yield row.values[self._column]
+
+    def take(self) -> tuple[int, Any]:
+        """Line and id of the row whose decision came."""
+        self.taken += 1
+        return self._waiting.popleft()
+
+    def line_of(self, index: int) -> int:
+        """Line of the ``index``-th text handed out, while it waits for its decision."""
+        return self._waiting[index - self.taken][0]
+
+    def _problem(self, row: Row) -> str | None:
+        if row.problem is not None:
+            return row.problem
+        if self._column not in row.values:
+            return f"it has no {self._column!r} but {', '.join(map(repr, row.values))}: name the text with --text-column"
+        try:
+            self._prompt.encode(row.values[self._column])
+        except UserError as error:
+            return str(error).rstrip(".")
+        return None
+
+
+@contextmanager
+def _progress(total: int, title: str) -> Iterator[Callable[[], None]]:
+    """A function that counts one more row: a bar on a terminal's stderr, a plain line every ten seconds elsewhere."""
+    if sys.stderr.isatty():
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task(title, total=total)
+            yield lambda: progress.advance(task)
+        return
+    done, told = 0, time.monotonic()
+
+    def advance() -> None:
+        nonlocal done, told
+        done += 1
+        if time.monotonic() - told >= _PLAIN_PROGRESS_SECONDS:
+            told = time.monotonic()
+            print(f"{title}: {done} of {total} rows", file=sys.stderr)
+
+    yield advance
+
+
+def decision_table(decision: Decision) -> Table:
+    """A decision for people: one row per field, its most probable options beside it."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("field", "answer", "probability", "stated", "options"):
+        table.add_column(column, justify="right" if column in ("probability", "stated") else "left")
+    for answer in decision.fields:
+        ranked = sorted(zip(answer.probabilities, answer.field.options, strict=True), key=lambda pair: -pair[0])
+        shown = "  ".join(f"{option.text} {p:.2f}" for p, option in ranked[:_SHOWN_OPTIONS])
+        if len(ranked) > _SHOWN_OPTIONS:
+            shown += f"  … {len(ranked) - _SHOWN_OPTIONS} more"
+        value = answer.field.options[answer.choice].text
+        if answer.expectation is not None:
+            value += f" (mean {answer.expectation:.2f})"
+        cells = (answer.field.name, value, f"{answer.probability:.3f}", f"{answer.stated:.1f}", shown)
+        table.add_row(*(Text(cell) for cell in cells))  # Text: names and options are data, not markup
+    return table

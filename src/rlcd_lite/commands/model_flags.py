@@ -1,0 +1,48 @@
+"""The flags that say which model decides, shared by every command that runs one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlcd_lite.settings import DEFAULT_LAYOUT, DEFAULT_MODEL, Attention, Device, Dtype, Layout
+
+if TYPE_CHECKING:
+    from rlcd_lite.engine import DecisionEngine
+
+
+@dataclass
+class ModelFlags:
+    model: str = DEFAULT_MODEL
+    """Hub id, folder, .gguf file, or smollm2 (embedded: needs no download)."""
+    adapter: Path | None = None
+    """Folder of a PEFT adapter made for this model."""
+    device: Device = "auto"
+    """Where to compute; auto takes CUDA, then MPS, then the CPU."""
+    dtype: Dtype = "auto"
+    """Precision of the weights; auto is bfloat16 on CUDA and float32 elsewhere."""
+    attention: Attention = "auto"
+    """Attention implementation; auto is eager on MPS and SDPA elsewhere."""
+    layout: Layout = DEFAULT_LAYOUT
+    """schema-first shares the schema over texts; context-first asks each field in a branch that no other field sees."""
+
+    def load(self) -> DecisionEngine:
+        """The engine, with the libraries' own progress bars off."""
+        import logging
+
+        from transformers.utils import logging as transformers_logging
+
+        from rlcd_lite.engine import DecisionEngine
+
+        transformers_logging.disable_progress_bar()
+        transformers_logging.set_verbosity_error()
+        logging.getLogger("rlcd_lite").setLevel(logging.INFO)
+        return DecisionEngine.load(
+            self.model,
+            adapter=self.adapter,
+            device=self.device,
+            dtype=self.dtype,
+            attention=self.attention,
+            layout=self.layout,
+        )

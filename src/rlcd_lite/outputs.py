@@ -1,0 +1,142 @@
+"""Decisions written row by row into a JSONL or CSV file that a killed run can continue.
+
+Beside the output stands ``OUTPUT.run.json``: what made it (model, schema, hash of the input, …) and whether it is complete. A
+run is continued only by the same settings, behind the last row that was written whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.rows import SUFFIXES
+from rlcd_lite.schema import Decision, Schema
+
+Record = dict[str, Any]
+
+
+class DecisionWriter:
+    """Writes one record per decided row and knows where an earlier run stopped.
+
+    ``last_line`` is the input line of the last whole row (0 for a new file) and ``complete`` whether nothing is left to do.
+    Raises `UserError` instead of overwriting or of continuing a file that other settings made.
+    """
+
+    def __init__(self, path: Path, schema: Schema, run: Record, *, resume: bool = False, overwrite: bool = False) -> None:
+        if path.suffix not in SUFFIXES:
+            raise UserError(f"output {str(path)!r} is neither .jsonl nor .csv: rename it.")
+        if not path.parent.is_dir():
+            raise UserError(f"the folder of output {str(path)!r} does not exist: create it.")
+        self.path, self._run = path, run
+        self._record_path = path.with_name(path.name + ".run.json")
+        self._columns = csv_columns(schema) if path.suffix == ".csv" else []
+        self.last_line, self._offset, self.complete = 0, 0, False
+        if path.exists() and not overwrite:
+            if not resume:
+                raise UserError(f"output {str(path)!r} exists: continue it with --resume or replace it with --overwrite.")
+            self.complete = self._check_run()
+            self._offset, self.last_line = self._written()
+
+    @contextmanager
+    def open(self) -> Iterator[DecisionWriter]:
+        """Open the file for `write`; a normal end marks the run complete, an exception leaves it to be continued."""
+        self._save_run(complete=False)
+        with self.path.open("r+" if self._offset else "w", encoding="utf-8", newline="") as self._file:
+            self._file.seek(self._offset)
+            self._file.truncate()
+            if self._columns and not self._offset:
+                csv.writer(self._file).writerow(self._columns)
+            try:
+                yield self
+            except BaseException:
+                if not self.last_line:  # nothing was decided: leave no empty file behind
+                    self.path.unlink()
+                    self._record_path.unlink()
+                raise
+        self._save_run(complete=True)
+
+    def write(self, line: int, row_id: Any, decision: Decision) -> None:
+        """Append the decision about the row on ``line``; it is on its way to the disk when this returns."""
+        record = decision_record(line, row_id, decision)
+        if self._columns:
+            csv.DictWriter(self._file, self._columns).writerow(_flat(record, decision))
+        else:
+            self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._file.flush()
+        self.last_line = line
+
+    def _check_run(self) -> bool:
+        try:
+            earlier = json.loads(self._record_path.read_text(encoding="utf-8"))
+            made_by, complete = earlier["run"], bool(earlier["complete"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(
+                f"{str(self._record_path)!r} is missing or damaged, so {str(self.path)!r} can't be continued: --overwrite it."
+            ) from None
+        for key, value in self._run.items():
+            if made_by.get(key) != value:
+                raise UserError(
+                    f"output {str(self.path)!r} was made with {key} {shorten(made_by.get(key))}, not {shorten(value)}: "
+                    f"continue it with the same settings or --overwrite it."
+                )
+        return complete
+
+    def _save_run(self, complete: bool) -> None:
+        scratch = self._record_path.with_name(self._record_path.name + ".tmp")
+        scratch.write_text(
+            json.dumps({"run": self._run, "complete": complete}, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
+        scratch.replace(self._record_path)
+
+    def _written(self) -> tuple[int, int]:
+        """Bytes up to the end of the last whole record, and that record's input line; a cut tail is left out."""
+        whole, line = 0, 0
+        with self.path.open("rb") as file:
+            if not self._columns:
+                for raw in file:
+                    if raw.endswith(b"\n"):
+                        whole, line = whole + len(raw), json.loads(raw)["line"]
+                return whole, line
+            read = 0
+
+            def lines() -> Iterator[str]:
+                nonlocal read
+                for raw in file:
+                    read += len(raw)
+                    if raw.endswith(b"\n"):  # else a kill cut it
+                        yield raw.decode()
+
+            try:
+                for cells in csv.reader(lines(), strict=True):  # a record that is cut inside a quoted cell is an error
+                    whole, line = read, int(cells[0]) if cells != self._columns else 0
+            except csv.Error:
+                pass
+            return whole, line
+
+
+def decision_record(line: int, row_id: Any, decision: Decision) -> Record:
+    """The decision about the row on ``line`` as a JSON object, with the row's id if it has one."""
+    return {"line": line} | ({} if row_id is None else {"id": row_id}) | decision.to_dict()
+
+
+def csv_columns(schema: Schema) -> list[str]:
+    """``line``, ``id``, then each field's value and what is known about it (empty cells where a number does not apply)."""
+    parts = ("probability", "stated", "stated_mean", "expectation", "coverage")
+    columns = ["line", "id", *(name for f in schema.fields for name in (f.name, *(f"{f.name}.{part}" for part in parts)))]
+    if len(set(columns)) < len(columns):
+        twice = next(name for name in columns if columns.count(name) > 1)
+        raise UserError(f"the CSV would have the column {shorten(twice)} twice: rename the field or write .jsonl.")
+    return columns
+
+
+def _flat(record: Record, decision: Decision) -> Record:
+    flat: Record = {"line": record["line"], "id": record.get("id")}
+    for name, answer in record["fields"].items():
+        flat[name] = decision[name].field.options[decision[name].choice].text
+        flat |= {f"{name}.{part}": value for part, value in answer.items() if part not in ("value", "probabilities")}
+    return flat
