@@ -9,6 +9,7 @@ from string import ascii_letters, ascii_uppercase
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     Gemma3ForCausalLM,
@@ -26,9 +27,7 @@ from rlcd_lite.models import LoadedModel
 from rlcd_lite.settings import Layout
 
 # Qwen2's pre-tokenizer: a letter run may take the character before it, digits stand alone
-QWEN_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+QWEN_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -61,7 +60,30 @@ def _two_threads() -> None:
 def tokenizer() -> PreTrainedTokenizerFast:
     """A byte-level BPE with Qwen2's splits, chat tokens, and enough two-letter merges for 255 labels."""
     pairs = [a + b for a, b in itertools.product(ascii_uppercase, ascii_letters)]
-    words = "answer in json with one label for each key text a that ends confidence says how likely the is right true false".split()
+    words = [
+        "answer",
+        "in",
+        "json",
+        "with",
+        "one",
+        "label",
+        "for",
+        "each",
+        "key",
+        "text",
+        "a",
+        "that",
+        "ends",
+        "confidence",
+        "says",
+        "how",
+        "likely",
+        "the",
+        "is",
+        "right",
+        "true",
+        "false",
+    ]
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -148,3 +170,5 @@ def data_dir() -> Path:
     return folder
 
 
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.load_profile("suite")

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, TEXTS, TRIAGE, tiny_engine, tiny_model
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from conftest import ARCHITECTURES, TEXTS, TRIAGE, tiny_engine, tiny_model
 from rlcd_lite.engine import DecisionEngine, FieldScores
 from rlcd_lite.errors import UserError
 from rlcd_lite.packing import ROOT, Packed, TokenTree, attention_mask
@@ -431,7 +431,9 @@ def test_decisions_are_distributions_over_the_options(engine) -> None:
         assert answer.probability == max(answer.probabilities)
         assert answer.stated in (0.1, 0.3, 0.5, 0.7, 0.9)
         assert 0.1 <= answer.stated_mean <= 0.9
-    assert decision["stars"].expectation == pytest.approx(sum(i * p for i, p in enumerate(decision["stars"].probabilities, start=1)))
+    assert decision["stars"].expectation == pytest.approx(
+        sum(i * p for i, p in enumerate(decision["stars"].probabilities, start=1))
+    )
     assert decision["needs_human"].expectation is None
     assert json.loads(json.dumps(decision.values)) == decision.values
 

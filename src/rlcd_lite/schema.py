@@ -59,8 +59,8 @@ class Field:
         if not isinstance(self.name, str) or not self.name.strip():
             raise UserError(f"field name {shorten(self.name)} is not a non-blank string: give every field a name.")
         where = f"field {shorten(self.name)}"
-        _check_text(self.name, f"the name of {where}")
-        _check_text(self.description, f"the description of {where}")
+        check_text(self.name, f"the name of {where}")
+        check_text(self.description, f"the description of {where}")
         if self.type not in get_args(FieldType):
             raise UserError(f"{where} has the unknown type {shorten(self.type)}: use one of {', '.join(get_args(FieldType))}.")
         if not 2 <= len(self.options) <= MAX_OPTIONS:
@@ -70,8 +70,8 @@ class Field:
                 raise UserError(f"{where} has the option {shorten(option.value)}: an option is a string or an integer.")
             if not option.text.strip():
                 raise UserError(f"{where} has the blank option {shorten(option.value)}: give every option a text.")
-            _check_text(option.text, f"option {shorten(option.value)} of {where}")
-            _check_text(option.description, f"the description of option {shorten(option.value)} of {where}")
+            check_text(option.text, f"option {shorten(option.value)} of {where}")
+            check_text(option.description, f"the description of option {shorten(option.value)} of {where}")
         if (twice := _first_duplicate(option.text for option in self.options)) is not None:
             raise UserError(f"{where} has the option {shorten(twice)} twice: options must differ.")
         values = [option.value for option in self.options]
@@ -447,7 +447,8 @@ def _describe(title: Any, description: Any) -> str | None:
     return f"{title}: {description}" if title and description else title or description
 
 
-def _check_text(text: Any, what: str) -> None:
+def check_text(text: Any, what: str) -> None:
+    """`UserError` unless ``text`` is a string of whole Unicode characters, or None; ``what`` names it."""
     if text is None:
         return
     if not isinstance(text, str):
