@@ -1,4 +1,4 @@
-"""Tiny random models and a small tokenizer, built in memory; the embedded model and the data sets for the few tests that need them."""
+"""Tiny random models and a small tokenizer, built in memory; the embedded model and the data sets for the few that need them."""
 
 from __future__ import annotations
 
@@ -60,30 +60,7 @@ def _two_threads() -> None:
 def tokenizer() -> PreTrainedTokenizerFast:
     """A byte-level BPE with Qwen2's splits, chat tokens, and enough two-letter merges for 255 labels."""
     pairs = [a + b for a, b in itertools.product(ascii_uppercase, ascii_letters)]
-    words = [
-        "answer",
-        "in",
-        "json",
-        "with",
-        "one",
-        "label",
-        "for",
-        "each",
-        "key",
-        "text",
-        "a",
-        "that",
-        "ends",
-        "confidence",
-        "says",
-        "how",
-        "likely",
-        "the",
-        "is",
-        "right",
-        "true",
-        "false",
-    ]
+    words = ["answer", "in", "json", "with", "one", "label", "for", "each", "key", "text", "confidence", "likely", "right"]
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from rlcd_lite.candidates import CONFIDENCE_GRID, CONFIDENCE_LABELS, Candidates, confidence_labels, option_labels
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.packing import ROOT, TokenTree
-from rlcd_lite.schema import CONFIDENCE_SUFFIX, Field, Schema
+from rlcd_lite.schema import CONFIDENCE_SUFFIX, Field, Schema, check_text
 from rlcd_lite.settings import Layout
 from rlcd_lite.tokens import Encoder
 
@@ -88,12 +88,8 @@ class Prompt:
         """Token ids of the text and what directly follows it; `UserError` if it is blank or longer than the model's window."""
         if not isinstance(context, str) or not context.strip():
             raise UserError(f"the text is {shorten(context)}: give a text that is not blank.")
-        try:
-            (ids,) = self._encoder.data([context])
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"the text holds half of a surrogate pair at character {error.start}: it is not Unicode text."
-            ) from None
+        check_text(context, "the text")
+        (ids,) = self._encoder.data([context])
         longest = max(len(b.question) + max(len(b.choice_stem), len(b.stated_stem)) for b in self.branches)
         total = len(self._root) + len(ids) + len(self._behind) + longest
         if total > self.max_length:
