@@ -65,11 +65,8 @@ def load_model(
     else:
         folder = model_folder(name)
         tokenizer = _load_tokenizer(folder)
-        try:
-            model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, trust_remote_code=False, **settings)
-        except Exception as error:  # whatever a damaged or unknown folder makes the loader raise
-            raise UserError(f"model {shorten(name)} can't be loaded ({_first_line(error)}): check its files.") from error
-    model.config._name_or_path = name  # what PEFT writes into an adapter as its base model
+        model = _from_safetensors(folder, name, settings)
+    model.name_or_path = name  # what PEFT writes into an adapter as its base model
     if adapter is not None:
         model = _with_adapter(model, name, adapter)
     model.to(where)  # type: ignore[arg-type]  # transformers wraps `to` in a way that hides its signature
@@ -138,6 +135,18 @@ def _complete(folder: Path) -> bool:
     if not index.exists():
         return (folder / "model.safetensors").exists()
     return all((folder / shard).exists() for shard in set(json.loads(index.read_text())["weight_map"].values()))
+
+
+def _from_safetensors(folder: Path, name: str, settings: dict[str, Any]) -> PreTrainedModel:
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **settings
+        )
+    except Exception as error:  # whatever a damaged or unknown folder makes the loader raise
+        raise UserError(f"model {shorten(name)} can't be loaded ({_first_line(error)}): check its files.") from error
+    if missing := sorted(info["missing_keys"]):  # the loader fills them with random numbers
+        raise UserError(f"model {shorten(name)} lacks {len(missing)} of its weights, such as {missing[0]}: get its files again.")
+    return model  # type: ignore[no-any-return]
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:

@@ -34,7 +34,7 @@ class DecisionWriter:
             raise UserError(f"the folder of output {str(path)!r} does not exist: create it.")
         self.path, self._run = path, run
         self._record_path = path.with_name(path.name + ".run.json")
-        self._columns = csv_columns(schema) if path.suffix == ".csv" else []
+        self._columns = csv_columns(schema, bool(run["coverage"])) if path.suffix == ".csv" else []
         self.last_line, self._offset, self.complete = 0, 0, False
         if path.exists() and not overwrite:
             if not resume:
@@ -124,10 +124,13 @@ def decision_record(line: int, row_id: Any, decision: Decision) -> Record:
     return {"line": line} | ({} if row_id is None else {"id": row_id}) | decision.to_dict()
 
 
-def csv_columns(schema: Schema) -> list[str]:
-    """``line``, ``id``, then each field's value and what is known about it (empty cells where a number does not apply)."""
-    parts = ("probability", "stated", "stated_mean", "expectation", "coverage")
-    columns = ["line", "id", *(name for f in schema.fields for name in (f.name, *(f"{f.name}.{part}" for part in parts)))]
+def csv_columns(schema: Schema, coverage: bool = False) -> list[str]:
+    """``line``, ``id``, then for each field its value and what is known about it; ``NAME.probabilities`` holds a JSON object."""
+    columns = ["line", "id"]
+    for field in schema.fields:
+        ordered = ["expectation"] if field.levels is not None else []
+        parts = ["probability", "stated", "stated_mean", *ordered, *(["coverage"] if coverage else []), "probabilities"]
+        columns += [field.name, *(f"{field.name}.{part}" for part in parts)]
     if len(set(columns)) < len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
         raise UserError(f"the CSV would have the column {shorten(twice)} twice: rename the field or write .jsonl.")
@@ -137,6 +140,8 @@ def csv_columns(schema: Schema) -> list[str]:
 def _flat(record: Record, decision: Decision) -> Record:
     flat: Record = {"line": record["line"], "id": record.get("id")}
     for name, answer in record["fields"].items():
+        probabilities = json.dumps(answer["probabilities"], ensure_ascii=False)
         flat[name] = decision[name].field.options[decision[name].choice].text
-        flat |= {f"{name}.{part}": value for part, value in answer.items() if part not in ("value", "probabilities")}
+        flat |= {f"{name}.{part}": value for part, value in answer.items() if part != "value"}
+        flat[f"{name}.probabilities"] = probabilities
     return flat
