@@ -27,7 +27,7 @@ def saved_adapter(folder: Path, base: str, vocabulary: int, targets: tuple[str, 
     model = tiny_model("llama", vocabulary)
     model.name_or_path = base
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=list(targets), init_lora_weights=False))
-    adapted.save_pretrained(folder)
+    adapted.save_pretrained(folder, save_embedding_layers=False)  # else PEFT asks the hub
     return folder
 
 

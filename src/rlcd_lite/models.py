@@ -139,14 +139,15 @@ def _complete(folder: Path) -> bool:
 
 def _from_safetensors(folder: Path, name: str, settings: dict[str, Any]) -> PreTrainedModel:
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **settings
         )
     except Exception as error:  # whatever a damaged or unknown folder makes the loader raise
         raise UserError(f"model {shorten(name)} can't be loaded ({_first_line(error)}): check its files.") from error
+    model, info = loaded
     if missing := sorted(info["missing_keys"]):  # the loader fills them with random numbers
         raise UserError(f"model {shorten(name)} lacks {len(missing)} of its weights, such as {missing[0]}: get its files again.")
-    return model  # type: ignore[no-any-return]
+    return model  # type: ignore[no-any-return]  # with loading info, the loader returns a pair of unknown types
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
