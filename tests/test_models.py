@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TEXTS, TRIAGE, tiny_model
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
+from conftest import TEXTS, TRIAGE, tiny_model
 from rlcd_lite import models
 from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.errors import UserError

@@ -1,0 +1,5 @@
+"""``python -m rlcd_lite`` is ``rlcd-lite``."""
+
+from rlcd_lite.cli import main
+
+main()

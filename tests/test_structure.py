@@ -1,0 +1,71 @@
+"""The order in which the parts may import each other, and what stays out of them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "rlcd_lite"
+
+# top to bottom: a part imports only from parts above it
+ORDER = [
+    "errors",
+    "settings",
+    "schema",
+    "rows",
+    "outputs",
+    "tokens",
+    "candidates",
+    "packing",
+    "prompts",
+    "models",
+    "engine",
+    "commands.model_flags",
+    "commands.infer",
+    "cli",
+    "__main__",
+]
+TORCH_FREE = ["rlcd_lite", "rlcd_lite.cli", "rlcd_lite.schema", "rlcd_lite.outputs"]
+
+
+def part(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rlcd_lite."):
+            found.add((node.module or "").removeprefix("rlcd_lite."))
+        elif isinstance(node, ast.Import):
+            found |= {a.name.removeprefix("rlcd_lite.") for a in node.names if a.name.startswith("rlcd_lite.")}
+    return found
+
+
+def test_every_part_has_its_place() -> None:
+    parts = {part(path) for path in SOURCE.rglob("*.py") if path.name != "__init__.py"}
+    assert parts == set(ORDER)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_a_part_imports_only_from_above(name: str) -> None:
+    above = set(ORDER[: ORDER.index(name)])
+    assert imports(SOURCE.joinpath(*name.split(".")).with_suffix(".py")) <= above
+
+
+def test_no_file_is_longer_than_600_lines() -> None:
+    assert {p.name for p in SOURCE.rglob("*.py") if len(p.read_text(encoding="utf-8").splitlines()) > 600} == set()
+
+
+@pytest.mark.parametrize("module", TORCH_FREE)
+def test_some_parts_start_without_torch(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_package_is_typed() -> None:
+    assert (SOURCE / "py.typed").exists()
