@@ -68,7 +68,8 @@ def load(
             raise UserError(f"data set {name!r} has a schema of its own: leave --schema out.")
         if n is None:
             raise UserError(f"data set {name!r} has no end: say how many rows with n.")
-        return Dataset(name, split, "generated", tuple(synthetic.example(seed, split, index) for index in range(n)))
+        tickets = tuple(synthetic.example(seed, split, index) for index in range(n))
+        return Dataset(name, split, "generated", synthetic.SCHEMA, tickets)
     division, source = divided(name, schema=schema, data_dir=data_dir)
     examples = shuffled(division.splits[split], seed)
     if n is not None and n > len(examples):
@@ -77,7 +78,8 @@ def load(
         )
     if not examples:
         raise UserError(f"data set {name!r} has no rows in its {split} split: use another split, or a column 'split' in the file.")
-    return Dataset(name, split, source, tuple(examples[:n]))
+    shared = examples[0].schema if all(e.schema is examples[0].schema for e in examples) else None
+    return Dataset(name, split, source, shared, tuple(examples[:n]))
 
 
 def divided(name: str, *, schema: Schema | None = None, data_dir: Path | None = None) -> tuple[Division, str]:

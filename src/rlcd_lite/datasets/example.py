@@ -43,11 +43,15 @@ class Example:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Examples of one split of one set, in their shuffled order. ``source``: where they were read from, in words."""
+    """Examples of one split of one set, in their shuffled order.
+
+    ``source``: where they were read from, in words. ``schema``: the one that all examples share, or None where each has its own.
+    """
 
     name: str
     split: Split
     source: str
+    schema: Schema | None
     examples: tuple[Example, ...]
 
     def __len__(self) -> int:

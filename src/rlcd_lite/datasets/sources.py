@@ -126,5 +126,5 @@ def hub_table(name: str, repository: str, config: str, part: str) -> Any:
     ) as error:  # offline, gone, renamed, no such config
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"data set {name!r} has no local files and {repository!r} can't be had from the hub ({shorten(reason, 99)}): {both_ways}"
+            f"data set {name!r} has no local files and {repository!r} can't be read from the hub ({shorten(reason)}): {both_ways}"
         ) from error
