@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -312,7 +313,9 @@ def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         for row in (header, *rows):
             print("\t".join(row))
         return
-    table = Table(*header)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for position, title in enumerate(header):
+        table.add_column(title, no_wrap=position == 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
     Console().print(table)

@@ -83,9 +83,15 @@ def local(folder: Path, variants: tuple[str, ...]) -> Iterator[Row]:
 
 
 def hub(variants: tuple[str, ...]) -> Iterator[Row]:
-    tables = {part: hub_table("clinc150", SET.hub_id, "plus", part) for part in PARTS.values()}
-    rows = ((part, i["text"], table.features["intent"].names[i["intent"]]) for part, table in tables.items() for i in table)
-    return _rows(rows, variants)
+    return _rows(_hub_rows(), variants)
+
+
+def _hub_rows() -> Iterator[tuple[str, str, str]]:
+    for part in PARTS.values():
+        table = hub_table("clinc150", SET.hub_id, "plus", part)
+        names = table.features["intent"].names
+        for item in table:
+            yield part, item["text"], names[item["intent"]]
 
 
 def _rows(rows: Iterator[tuple[str, str, str]], variants: tuple[str, ...]) -> Iterator[Row]:

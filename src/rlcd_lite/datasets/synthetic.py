@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -136,22 +137,27 @@ def ticket(seed: int, split: Split, index: int) -> Ticket:
 
 
 def example(seed: int, split: Split, index: int) -> Example:
-    """The ticket with labels drawn from its joint posterior; its ``posterior`` holds the joint's marginals."""
-    drawn = ticket(seed, split, index)
-    cumulated = np.cumsum(drawn.joint)  # over the 32 cells in C order
-    point = random.Random(f"{drawn.id}-labels").random() * cumulated[-1]
+    """Ticket ``index`` of a split's stream with its labels."""
+    return labelled(ticket(seed, split, index))
+
+
+def labelled(ticket: Ticket) -> Example:
+    """The ticket with labels drawn from its joint posterior; ``posterior`` holds the joint's marginals."""
+    cumulated = np.cumsum(ticket.joint)  # over the 32 cells in C order
+    point = random.Random(f"{ticket.id}-labels").random() * cumulated[-1]
     cell = int(np.searchsorted(cumulated, point, side="right"))  # "right": a cell of probability 0 is never hit
     position = np.unravel_index(cell, (4, 4, 2))
     labels = {f.name: f.options[int(i)].value for f, i in zip(SCHEMA.fields, position, strict=True)}
-    return Example(drawn.id, drawn.text, SCHEMA, labels, drawn.posterior)
+    return Example(ticket.id, ticket.text, SCHEMA, labels, ticket.posterior)
 
 
 def joint(example_id: str) -> Array:
     """The joint posterior (4, 4, 2) of an example, made again from its id."""
-    match example_id.split("-", 3):
-        case [name, ("train" | "calibration" | "test") as split, seed, index] if name == NAME and index.isdigit():
-            return ticket(int(seed), split, int(index)).joint
-    raise UserError(f"{shorten(example_id)} is not the id of a synthetic ticket: it reads {NAME}-SPLIT-SEED-INDEX.")
+    found = re.fullmatch(rf"{NAME}-(train|calibration|test)-(-?\d+)-(\d+)", example_id)
+    if found is None:
+        raise UserError(f"{shorten(example_id)} is not the id of a synthetic ticket: it reads {NAME}-SPLIT-SEED-INDEX.")
+    split: Any = found[1]
+    return ticket(int(found[2]), split, int(found[3])).joint
 
 
 @dataclass(frozen=True)
