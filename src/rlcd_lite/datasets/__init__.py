@@ -94,9 +94,19 @@ def divided(name: str, *, schema: Schema | None = None, data_dir: Path | None = 
         raise UserError(f"data set {name!r} has a schema of its own: leave --schema out.")
     directory = data_directory(data_dir)
     if directory is None:
-        return divide(chosen.name, chosen.hub(variants), chosen.shares), f"hub: {chosen.hub_id}"
-    folder = local_folder(chosen.name, directory)
-    return divide(chosen.name, chosen.local(folder, variants), chosen.shares), str(folder)
+        source, read = f"hub: {chosen.hub_id}", chosen.hub(variants)
+    else:
+        folder = local_folder(chosen.name, directory)
+        source, read = str(folder), chosen.local(folder, variants)
+    try:
+        return divide(chosen.name, read, chosen.shares), source
+    except UserError:
+        raise
+    except (ValueError, KeyError, IndexError, TypeError) as error:  # cut-off JSON, a missing column, an unknown answer letter
+        fault = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"data set {chosen.name!r} from {source!r} is not as published ({shorten(fault, 90)}): get it anew."
+        ) from error
 
 
 def named_set(name: str) -> tuple[NamedSet, tuple[str, ...]]:

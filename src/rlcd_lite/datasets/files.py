@@ -121,8 +121,8 @@ def _row(cells: Mapping[str, Any], schema: Schema, where: str) -> Row:
     answers = cells if nested is None else nested
     labels = {field.name: _label(answers, field, where) for field in schema.fields}
     id_, part = cells.get("id"), cells.get("split", WHOLE)
-    if id_ is not None and not isinstance(id_, str | int):
-        raise UserError(f"{where} has the id {shorten(id_)}: an id is a string or an integer.")
+    if id_ is not None and (not isinstance(id_, str | int) or id_ == ""):
+        raise UserError(f"{where} has the id {shorten(id_)}: an id is a string that is not empty, or an integer.")
     if "split" in cells and part not in SPLITS:
         raise UserError(f"{where} has the split {shorten(part)}: use one of {', '.join(SPLITS)}.")
     posterior = None

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rlcd_lite.datasets.example import SPLITS, Example, Split
+from rlcd_lite.errors import UserError
 from rlcd_lite.schema import Schema, Value
 
 Shares = Mapping[Split, float]
@@ -74,7 +75,10 @@ def split_of(text: str, shares: Shares) -> Split:
 
 
 def divide(name: str, rows: Iterable[Row], shares: Mapping[str, Shares]) -> Division:
-    """Rows to splits by the rule above; ``shares`` maps each published part to its shares, ``name`` starts the ids."""
+    """Rows to splits by the rule above; ``shares`` maps each published part to its shares, ``name`` starts the ids.
+
+    Raises `UserError` for a label outside its field's options.
+    """
     read: Counter[str] = Counter()
     unlabelled = 0
     placed: dict[Split, list[tuple[str, Row]]] = {split: [] for split in SPLITS}
@@ -83,6 +87,11 @@ def divide(name: str, rows: Iterable[Row], shares: Mapping[str, Shares]) -> Divi
         if row.labels is None:
             unlabelled += 1
             continue
+        for field in row.schema.fields:
+            try:
+                field.index(row.labels[field.name])
+            except UserError as error:
+                raise UserError(f"data set {name!r} has a wrong label: {error}") from None
         text = row.group or row.context
         placed[split_of(text, shares[row.part])].append((normalise(text), row))
     splits: dict[Split, tuple[Example, ...]] = {}
@@ -108,8 +117,6 @@ def _examples(name: str, rows: Iterable[Row]) -> tuple[tuple[Example, ...], int]
     out: list[Example] = []
     for row in rows:
         assert row.labels is not None
-        for field in row.schema.fields:
-            field.index(row.labels[field.name])  # a label outside the options is refused, whatever the source
         key = hashlib.sha256(normalise(row.content or row.context).encode()).hexdigest()[:12]
         seen[key] += 1
         id_ = row.id or f"{name}-{key}" + (f"-{seen[key]}" if seen[key] > 1 else "")
