@@ -160,6 +160,7 @@ def _write(path: Path, dataset: Dataset, overwrite: bool) -> None:
             file.writelines(line + "\n" for line in _json_lines(dataset))
         part.replace(path)
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise UserError(f"file {str(path)!r} can't be written ({error.strerror}): check the path.") from None
 
 

@@ -118,12 +118,8 @@ def hub_table(name: str, repository: str, config: str, part: str) -> Any:
 
     try:
         return datasets.load_dataset(repository, config, split=part)
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        datasets.exceptions.DatasetsError,
-    ) as error:  # offline, gone, renamed, no such config
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        # offline, gone, renamed, no such configuration: the library raises all of these
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
             f"data set {name!r} has no local files and {repository!r} can't be read from the hub ({shorten(reason)}): {both_ways}"
