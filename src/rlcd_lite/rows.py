@@ -68,8 +68,12 @@ def _json_rows(path: Path) -> Iterator[Row]:
                 continue
             try:
                 values = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                yield Row(number, {}, f"not valid JSON ({getattr(error, 'msg', error)})")
+            except RecursionError:
+                yield Row(number, {}, "not valid JSON (nested too deeply)")
+                continue
+            except ValueError as error:  # JSONDecodeError, or an integer of more than 4300 digits
+                reason = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else error
+                yield Row(number, {}, f"not valid JSON ({reason})")
                 continue
             if isinstance(values, dict):
                 yield Row(number, values)
@@ -85,9 +89,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
             header = next(reader)
         except (StopIteration, csv.Error):
             raise UserError(f"file {str(path)!r} has no header line: the first line must name the columns.") from None
-        if len(set(header)) < len(header):
-            twice = next(name for name in header if header.count(name) > 1)
-            raise UserError(f"file {str(path)!r} has the column {shorten(twice)} twice: rename one.")
+        _check_header(header, path)
         while True:
             line = reader.line_num + 1
             try:
@@ -103,3 +105,13 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                 yield Row(line, dict(zip(header, cells, strict=True)))
             else:
                 yield Row(line, {}, f"{len(cells)} cells under a header of {len(header)} columns")
+
+
+def _check_header(header: list[str], path: Path) -> None:
+    if len(header) == 1:
+        for delimiter, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+            if delimiter in header[0]:
+                raise UserError(f"file {str(path)!r} has one column, {shorten(header[0])}, so it uses {name}: use commas.")
+    for name in header:
+        if header.count(name) > 1:
+            raise UserError(f"file {str(path)!r} has the column {shorten(name)} twice: rename one.")

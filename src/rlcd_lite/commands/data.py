@@ -243,18 +243,9 @@ def _spread(lengths: list[int]) -> dict[str, float]:
 
 def _tokenizer(name: str) -> Any:
     """A function from texts to lists of token ids."""
-    if name == "smollm2":
-        from rlcd_lite.models import load_tokenizer  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from rlcd_lite.models import load_tokenizer
 
-        tokenizer = load_tokenizer(name)
-    else:
-        from transformers import AutoTokenizer
-
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"tokenizer {name!r} can't be loaded ({reason}): give a folder or hub id, or smollm2.") from error
+    tokenizer = load_tokenizer(name)
     return lambda texts: tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
 
 

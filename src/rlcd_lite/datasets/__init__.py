@@ -15,10 +15,11 @@ from pathlib import Path
 
 from rlcd_lite.datasets import arc, banking77, boolq, clinc150, goemotions, mmlu, snli, synthetic
 from rlcd_lite.datasets.example import SPLITS, Dataset, Example, Split, data_hash
-from rlcd_lite.datasets.files import SHARES, SUFFIXES, read_file
+from rlcd_lite.datasets.files import SHARES, read_file
 from rlcd_lite.datasets.sources import NamedSet, data_directory, local_folder
 from rlcd_lite.datasets.splits import Division, divide, normalise, shuffled
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.rows import SUFFIXES
 from rlcd_lite.schema import Schema
 
 __all__ = [

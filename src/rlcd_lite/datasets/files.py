@@ -8,20 +8,17 @@ hash of the text, with the shares `SHARES`. Other columns are ignored.
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlcd_lite.datasets.example import SPLITS
 from rlcd_lite.datasets.splits import Row, Shares
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.rows import inspect, read_rows
 from rlcd_lite.schema import Field, Schema, Value
 
-SUFFIXES = (".jsonl", ".csv")
 WHOLE = "file"  # the part that rows without a `split` column stand in
 SHARES: Mapping[str, Shares] = {
     WHOLE: {"train": 0.7, "calibration": 0.15, "test": 0.15},
@@ -31,88 +28,19 @@ SHARES: Mapping[str, Shares] = {
 
 def read_file(path: Path, schema: Schema) -> list[Row]:
     """All rows of a file, checked: `UserError` names the file, the line and the column of the first fault."""
+    inspect(path)
     rows: list[Row] = []
     ids: set[str] = set()
-    cells = _json_lines(path) if path.suffix == ".jsonl" else _csv_lines(path)
-    for where, row in cells:
-        rows.append(_row(row, schema, where))
+    for raw in read_rows(path):
+        where = f"line {raw.line} of file {str(path)!r}"
+        if raw.problem is not None:
+            raise UserError(f"{where} is bad ({raw.problem}): mend it.")
+        rows.append(_row(raw.values, schema, where))
         id_ = rows[-1].id
         if id_ is not None and id_ in ids:
             raise UserError(f"{where} has the id {shorten(id_)} again: ids must differ.")
         ids |= {id_} if id_ is not None else set()
-    if not rows:
-        raise UserError(f"data file {str(path)!r} has no rows: give it at least one.")
     return rows
-
-
-# ---- rows as mappings ----
-
-
-def _text(path: Path) -> str:
-    """The file's text with its line ends as they are (a byte-order mark is dropped)."""
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"data file {str(path)!r} does not exist: check the path.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"data file {str(path)!r} is not UTF-8 (byte {error.start}): convert it, for instance with iconv."
-        ) from None
-    except OSError as error:
-        raise UserError(f"data file {str(path)!r} can't be read ({error.strerror}): check the path.") from None
-
-
-def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(_text(path).split("\n"), 1):  # not splitlines: JSON strings may hold other line separators
-        where = f"line {number} of data file {str(path)!r}"
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            reason = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-            raise UserError(f"{where} is not valid JSON ({reason}): write one object a line.") from None
-        except ValueError as error:  # an integer of more than 4300 digits
-            raise UserError(f"{where} is not valid JSON ({error}): write one object a line.") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{where} is {shorten(row)}: write one object a line.")
-        yield where, row
-
-
-def _csv_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-    header: list[str] | None = None
-    first = 1
-    try:
-        for cells in reader:
-            where = f"line {first} of data file {str(path)!r}"
-            first = reader.line_num + 1
-            if not cells:
-                continue
-            if header is None:
-                header = _header(cells, path)
-            elif len(cells) != len(header):
-                raise UserError(f"{where} has {len(cells)} cells where the header has {len(header)}: quote cells with commas.")
-            else:
-                yield where, dict(zip(header, cells, strict=True))
-    except csv.Error as error:
-        raise UserError(f"line {first} of data file {str(path)!r} is not valid CSV ({error}): mend it or use JSON lines.") from None
-
-
-def _header(cells: list[str], path: Path) -> list[str]:
-    if len(cells) == 1:
-        for delimiter, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-            if delimiter in cells[0]:
-                raise UserError(
-                    f"data file {str(path)!r} has the one column {shorten(cells[0])}, so it seems to use {name}: use commas."
-                )
-    for cell in cells:
-        if cells.count(cell) > 1:
-            raise UserError(f"data file {str(path)!r} has the column {shorten(cell)} twice: names must differ.")
-    return cells
-
-
-# ---- a mapping to a row ----
 
 
 def _row(cells: Mapping[str, Any], schema: Schema, where: str) -> Row:
