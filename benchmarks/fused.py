@@ -98,12 +98,14 @@ class Case:
         """The JSON with its labels, token by token with a cache (greedy); the number of tokens is that of the JSON."""
         ids = torch.tensor([self.trunk])
         limits = {"min_new_tokens": self.answer_tokens, "max_new_tokens": self.answer_tokens}
-        return self.engine.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **limits)
+        out: Tensor = self.engine.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **limits)
+        return out
 
     def bare(self) -> Tensor:
         """The decoder over as many tokens as the packed row has, with its own causal mask and no head."""
         ids = torch.tensor([(self.paths[0] * (self.tokens // len(self.paths[0]) + 1))[: self.tokens]])
-        return self.engine.model.get_decoder()(ids, use_cache=False).last_hidden_state
+        out: Tensor = self.engine.model.get_decoder()(ids, use_cache=False).last_hidden_state
+        return out
 
     @property
     def ways(self) -> dict[str, Callable[[], object]]:
@@ -136,9 +138,8 @@ def compare(engine: DecisionEngine, args: Args, branches: int) -> None:
     for way in (case.batched, case.fused, case.kv_cold, case.kv_warm):
         worst = max(float((a - b).abs().max()) for a, b in zip(way(), expected, strict=True))
         assert worst < 1e-3, f"{way.__name__} differs from separate forwards by {worst}"
-    print(
-        f"\nP = {len(case.trunk)}, F = {branches}, S = {case.stem_tokens:.1f}, {case.tokens} packed and {case.answer_tokens} JSON tokens\n"
-    )
+    tokens = f"{case.tokens} packed and {case.answer_tokens} JSON tokens"
+    print(f"\nP = {len(case.trunk)}, F = {branches}, S = {case.stem_tokens:.1f}: {tokens}\n")
     print("| way | median s | separate / way | generate / way |\n| --- | --: | --: | --: |")
     times = medians(case.ways, args.repeats)
     for name, seconds in times.items():

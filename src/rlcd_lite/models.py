@@ -103,13 +103,13 @@ def model_folder(name: str) -> Path:
         return path
     if path.exists():
         raise UserError(f"model {name!r} is a file that is not .gguf: give a folder, a .gguf file or a hub id.")
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise UserError(f"model folder {name!r} does not exist: check the path.")
     return _hub_folder(name)
 
 
 def _hub_folder(name: str, weights: bool = True) -> Path:
     """The files that an earlier call downloaded, else a download: the same name keeps its revision, with or without a network."""
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UserError(f"model folder {name!r} does not exist: check the path.")
     wanted = [*_HUB_FILES, "*.safetensors"] if weights else _HUB_FILES
     try:
         folder = Path(snapshot_download(name, allow_patterns=wanted, local_files_only=True))
