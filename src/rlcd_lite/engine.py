@@ -26,7 +26,8 @@ from rlcd_lite.schema import Decision, FieldDecision, Schema
 from rlcd_lite.settings import DEFAULT_LAYOUT, DEFAULT_MODEL, Attention, Device, Dtype, Layout
 from rlcd_lite.tokens import Encoder
 
-TOKEN_BUDGET = 1024  # tokens of one packed row in `decide_many`, unless a single text needs more
+CPU_BUDGET = 512  # tokens of a packed row in `decide_many`: the fastest of 256, 512, 1024 and 2048 (docs/architecture.md)
+ACCELERATOR_BUDGET = 4096  # short rows leave an accelerator idle; chosen without a measurement
 
 SchemaLike = Schema | Mapping[str, Any] | type[BaseModel]
 Trace = Callable[[dict[str, Any]], None]
@@ -211,15 +212,18 @@ class DecisionEngine:
         contexts: Iterable[str],
         *,
         coverage: bool = False,
-        budget: int = TOKEN_BUDGET,
+        budget: int | None = None,
         trace: Trace | None = None,
     ) -> Iterator[Decision]:
         """Answer ``schema`` over each text: a stream in input order, with the numbers of `decide` to rounding.
 
-        Texts share packed rows of up to ``budget`` tokens (a longer text has a row of its own), and the part of the prompt that all
-        of them share is run once. ``trace`` is given one record per read-out, in order.
+        Texts share packed rows of up to ``budget`` tokens (a longer text has a row of its own; None: `CPU_BUDGET` or
+        `ACCELERATOR_BUDGET`), and the part of the prompt that all of them share is run once. ``trace`` is given one record per
+        read-out, in order.
         """
         session = SchemaSession(self, schema)
+        if budget is None:
+            budget = CPU_BUDGET if self._head.weight.device.type == "cpu" else ACCELERATOR_BUDGET
         done = 0
         for batch in _batches(session.prompt, contexts, budget):
             yield from session.decide_batch(batch, coverage=coverage, trace=trace, first=done)
