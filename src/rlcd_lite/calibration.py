@@ -258,11 +258,11 @@ def _bin_of(t: Tally, bins: int) -> Ints:
 
 def _sum_by_bin(values: npt.NDArray[np.float64] | Ints, bin_: Ints, bins: int) -> Floats:
     """Sums ``(..., bins)`` of ``values`` ``(..., U)``."""
-    values, bin_ = np.broadcast_arrays(values.astype(np.float64), bin_)
-    shape = values.shape[:-1]
-    size = int(np.prod(shape))
-    slot = bin_.reshape(size, -1) + bins * np.arange(size)[:, None]
-    return np.bincount(slot.ravel(), values.ravel(), bins * size).reshape(*shape, bins)
+    shape = np.broadcast_shapes(values.shape, bin_.shape)
+    size = int(np.prod(shape[:-1]))
+    slot = np.broadcast_to(bin_, shape).reshape(size, -1) + bins * np.arange(size)[:, None]
+    sums = np.bincount(slot.ravel(), np.broadcast_to(values, shape).ravel(), bins * size)
+    return sums.reshape(*shape[:-1], bins).astype(np.float64)  # float64 already; NumPy's stubs say int
 
 
 @dataclass(frozen=True)
