@@ -64,7 +64,7 @@ def tally(confidence: npt.ArrayLike, correct: npt.ArrayLike, weight: npt.ArrayLi
 def unit_interval(values: npt.ArrayLike, name: str) -> Floats:
     """``values`` as a non-empty float64 array of one dimension inside [0, 1]; ``name`` names it in errors."""
     array = np.asarray(values)
-    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "fiub":
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "fiu":
         raise UserError(f"{name} has the shape {array.shape} and the type {array.dtype}: give a non-empty list of numbers.")
     array = array.astype(np.float64)
     bad = ~((array >= 0) & (array <= 1))  # NaN fails both
@@ -82,7 +82,7 @@ def row_weights(weight: npt.ArrayLike | None, rows: int) -> Ints:
     if array.ndim == 0 or array.shape[-1] != rows:
         raise UserError(f"weight has the shape {array.shape}: its last axis must have the length of the rows, {rows}.")
     if array.dtype.kind not in "iu" or array.min(initial=0) < 0:
-        raise UserError(f"weight has the type {array.dtype}, least {array.min()}: it counts rows, so give integers from 0 up.")
+        raise UserError(f"weight is {shorten(array.tolist())}: it counts rows, so give integers from 0 up.")
     array = array.astype(np.int64)
     if not array.any(axis=-1).all():
         raise UserError("weight is 0 for all rows: at least one row must count.")
