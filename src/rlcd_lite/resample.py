@@ -23,7 +23,7 @@ from rlcd_lite.errors import UserError
 
 RESAMPLES = 1000
 LEVEL = 0.95
-CHUNK = 1 << 18  # weights in memory at a time (2 MiB): a chunk and its temporaries stay in cache
+CHUNK = 1 << 17  # weights in memory at a time (1 MiB): measured fastest, since the temporaries of a chunk stay in cache
 
 Statistic = Callable[[Ints], npt.ArrayLike]
 
