@@ -139,10 +139,28 @@ def test_spiegelhalter_is_the_standardised_brier_score_and_normal_under_calibrat
     assert np.mean([f.p_value < 0.05 for f in found]) == pytest.approx(0.05, abs=0.015)
 
 
+def test_spiegelhalter_keeps_its_level_within_contexts_only_if_told_of_them():
+    rng = np.random.default_rng(12)
+    contexts, plain, clustered = np.repeat(np.arange(300), 3), 0, 0
+    for _ in range(500):
+        confidence = np.repeat(rng.uniform(0.3, 0.95, 300), 3)
+        correct = np.where(rng.random(900) < 0.9, np.repeat(rng.random(300), 3), rng.random(900)) < confidence
+        plain += spiegelhalter(confidence, correct).p_value < 0.05
+        clustered += spiegelhalter(confidence, correct, clusters=contexts).p_value < 0.05
+    assert plain / 500 > 0.15
+    assert 0.03 <= clustered / 500 <= 0.07
+    order = rng.permutation(900)
+    shuffled = spiegelhalter(confidence[order], correct[order], clusters=contexts[order])
+    assert shuffled.z == pytest.approx(spiegelhalter(confidence, correct, clusters=contexts).z)
+    with pytest.raises(UserError, match="clusters have the shape"):
+        spiegelhalter(confidence, correct, clusters=[1, 2])
+
+
 def test_spiegelhalter_without_spread():
     assert np.isnan(spiegelhalter([1.0, 0.0, 0.5], [1, 0, 1]).z)
     broken = spiegelhalter([1.0, 0.5], [0, 1])
     assert (broken.z, broken.p_value) == (np.inf, 0)
+    assert np.isnan(spiegelhalter([1.0, 0.5], [1, 0], clusters=["a", "b"]).p_value)
 
 
 # ---- identities ----
@@ -375,9 +393,9 @@ def test_null_floor_of_uniform_confidences(n, bins, expected):
 def test_calibrated_forecasts_exceed_the_null_floor_one_time_in_twenty():
     rng = np.random.default_rng(8)
     above = 0
-    for _ in range(400):
+    for seed in range(400):
         confidence, correct = simulate(rng, 200)
-        above += ece(confidence, correct) > null_floor(confidence, draws=200).upper
+        above += ece(confidence, correct) > null_floor(confidence, draws=200, seed=seed).upper
     assert 0.02 <= above / 400 <= 0.09
 
 

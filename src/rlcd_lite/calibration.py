@@ -319,8 +319,9 @@ class NullFloor:
 def null_floor(confidence: npt.ArrayLike, *, bins: int = BINS, draws: int = 1000, seed: int = 0) -> NullFloor:
     """ECE that these confidences would show under perfect calibration: outcomes redrawn as Bernoulli(confidence).
 
-    An ECE below ``upper`` is no evidence of miscalibration (Bröcker & Smith, 2007). Takes rows as independent; outcomes that
-    hang together within a context make the true floor higher.
+    An ECE below ``upper`` is no evidence of miscalibration (Bröcker & Smith, 2007). Takes rows as independent: where outcomes
+    hang together within a context the true floor is higher, and an ECE above this one is no evidence either. To test
+    calibration then, use `spiegelhalter` with clusters.
     """
     values = unit_interval(confidence, "confidence")
     t = tally(values, np.zeros(len(values)))
@@ -342,19 +343,30 @@ class Spiegelhalter:
     p_value: float
 
 
-def spiegelhalter(confidence: npt.ArrayLike, correct: npt.ArrayLike) -> Spiegelhalter:
+def spiegelhalter(confidence: npt.ArrayLike, correct: npt.ArrayLike, *, clusters: npt.ArrayLike | None = None) -> Spiegelhalter:
     r"""Spiegelhalter's z: the Brier score less its expectation under calibration, in standard errors (Spiegelhalter, 1986).
 
-    :math:`z = \sum_i (y_i - p_i)(1 - 2 p_i) / \sqrt{\sum_i (1 - 2 p_i)^2 p_i (1 - p_i)}`, standard normal if every confidence
-    is true and rows are independent; positive if the Brier score is worse than the confidences promise. Where all are 0, 1/2
-    or 1 the promise has no spread: z is NaN if it's kept and infinite if it's broken.
+    :math:`z = \sum_i s_i / \sqrt{\sum_i (1 - 2 p_i)^2 p_i (1 - p_i)}` with :math:`s_i = (y_i - p_i)(1 - 2 p_i)`, standard
+    normal if every confidence is true and rows are independent; positive if the Brier score is worse than the confidences
+    promise. Where all are 0, 1/2 or 1 the promise has no spread: z is NaN if it's kept and infinite if it's broken.
+
+    With ``clusters`` ``(n,)``, the context of each row, rows may depend on each other within a context: the variance below the
+    root is then the sum over contexts of :math:`(\sum_{i \in c} s_i)^2` (Liang & Zeger, 1986), and z is NaN if all are 0.
     """
     t = tally(confidence, correct)
     p = t.confidence
     above = ((t.hits - t.count * p) * (1 - 2 * p)).sum()
-    spread = np.sqrt((t.count * (1 - 2 * p) ** 2 * p * (1 - p)).sum())
-    with np.errstate(divide="ignore", invalid="ignore"):  # a spread of 0 gives the NaN or infinity that is promised above
-        z = float(above / spread)
+    if clusters is None:
+        variance = (t.count * (1 - 2 * p) ** 2 * p * (1 - p)).sum()
+    else:
+        forecast, outcome = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
+        labels = np.asarray(clusters)
+        if labels.shape != forecast.shape:
+            raise UserError(f"clusters have the shape {labels.shape}: give one label for each of the {len(forecast)} rows.")
+        _, cluster = np.unique(labels, return_inverse=True)
+        variance = (np.bincount(cluster, (outcome - forecast) * (1 - 2 * forecast)) ** 2).sum()
+    with np.errstate(divide="ignore", invalid="ignore"):  # no variance gives the NaN or infinity that is promised above
+        z = float(above / np.sqrt(variance))
     return Spiegelhalter(z, float(2 * ndtr(-abs(z))))
 
 
