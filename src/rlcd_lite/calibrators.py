@@ -76,13 +76,13 @@ def fit_temperature(logits: npt.ArrayLike, labels: npt.ArrayLike) -> Temperature
         raise UserError(
             f"label {y[row]} in row {row} is not the index of one of the {z.shape[1]} options: use 0 to {z.shape[1] - 1}."
         )
-    z -= z.max(axis=1, keepdims=True)  # constant logits then give a slope of exactly 0
+    z -= z.max(axis=1, keepdims=True)  # no change to the softmax, and no rounding where the label is the arg-max
     true = z[np.arange(len(z)), y]
 
     def slope(beta: float) -> float:
         return float(((softmax(beta * z, axis=1) * z).sum(axis=1) - true).mean())
 
-    if slope(1 / T_MAX) >= 0:
+    if slope(1 / T_MAX) > 0 or not z.any():  # the likelihood of constant logits is flat: no signal either
         return Temperature(T_MAX, at_ceiling=True)
     if slope(1 / T_MIN) <= 0:
         return Temperature(T_MIN, at_ceiling=False)
