@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sklearn.metrics
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, softmax
 from sklearn.calibration import calibration_curve
@@ -26,6 +26,7 @@ from rlcd_lite.calibration import (
 )
 from rlcd_lite.errors import UserError
 
+unhurried = settings(deadline=None)  # a busy machine is no failure
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
@@ -78,6 +79,7 @@ def test_known_values_by_hand():
 # ---- cross-checks ----
 
 
+@unhurried
 @given(decisions())
 def test_brier_and_log_loss_agree_with_scikit_learn(rows):
     confidence, correct = rows
@@ -166,6 +168,7 @@ def test_spiegelhalter_without_spread():
 # ---- identities ----
 
 
+@unhurried
 @given(decisions(), st.integers(1, 20), st.randoms(use_true_random=False))
 def test_row_order_never_matters(rows, bins, random):
     confidence, correct = rows
@@ -177,6 +180,7 @@ def test_row_order_never_matters(rows, bins, random):
     assert murphy(confidence, correct, bins=bins) == murphy(confidence[order], correct[order], bins=bins)
 
 
+@unhurried
 @given(decisions(), st.integers(1, 20))
 def test_murphy_identities(rows, bins):
     confidence, correct = rows
@@ -191,6 +195,7 @@ def test_murphy_identities(rows, bins):
     assert m.uncertainty == pytest.approx(correct.mean() * (1 - correct.mean()), abs=1e-15)  # of outcomes only
 
 
+@unhurried
 @given(decisions())
 def test_one_bin_has_rel_of_ece_squared_and_no_resolution(rows):
     m = murphy(*rows, bins=1)
@@ -198,6 +203,7 @@ def test_one_bin_has_rel_of_ece_squared_and_no_resolution(rows):
     assert m.resolution == pytest.approx(0, abs=1e-15)
 
 
+@unhurried
 @given(st.lists(st.tuples(st.sampled_from(LEVELS), st.booleans()), min_size=1, max_size=60))
 def test_within_bin_terms_vanish_where_each_bin_holds_one_value(rows):
     confidence, correct = np.array(rows).T
@@ -206,6 +212,7 @@ def test_within_bin_terms_vanish_where_each_bin_holds_one_value(rows):
     assert m.within_covariance == pytest.approx(0, abs=1e-15)
 
 
+@unhurried
 @given(decisions(max_size=12), st.data())
 def test_weights_count_rows(rows, data):
     confidence, correct = rows
@@ -282,6 +289,7 @@ def test_edges_without_round_off():
     assert found.count.tolist() == [2, 1]
 
 
+@unhurried
 @given(decisions(), st.integers(1, 20))
 def test_bins_are_at_most_those_asked_for_and_hold_every_row(rows, bins):
     confidence, correct = rows

@@ -6,13 +6,14 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta
 
 from rlcd_lite.errors import UserError
 from rlcd_lite.selective import at_gates, augrc, aurc, clopper_pearson, e_aurc, risk_coverage
 
+unhurried = settings(deadline=None)  # a busy machine is no failure
 AREAS = [aurc, e_aurc, augrc]
 
 
@@ -30,6 +31,7 @@ def in_order(correct):
     return np.array([(errors / k).mean(), errors.mean() / len(errors)])
 
 
+@unhurried
 @given(st.lists(st.tuples(st.sampled_from((0.2, 0.5, 0.8)), st.booleans()), min_size=1, max_size=6))
 def test_areas_are_the_mean_over_all_orders_of_ties(rows):
     confidence, correct = np.array(rows).T
@@ -46,6 +48,7 @@ def test_areas_without_ties_are_the_definition():
     assert [aurc(confidence, correct), augrc(confidence, correct)] == pytest.approx(expected, abs=1e-12)
 
 
+@unhurried
 @given(decisions(), st.randoms(use_true_random=False))
 def test_row_order_never_matters(rows, random):
     confidence, correct = rows
@@ -55,6 +58,7 @@ def test_row_order_never_matters(rows, random):
         assert area(confidence, correct) == area(confidence[order], correct[order])
 
 
+@unhurried
 @given(decisions())
 def test_bounds_and_monotone_transforms(rows):
     confidence, correct = rows
@@ -67,6 +71,7 @@ def test_bounds_and_monotone_transforms(rows):
     assert aurc(rank / n, correct) == pytest.approx(value, abs=1e-12)
 
 
+@unhurried
 @given(st.floats(0, 1), st.lists(st.booleans(), min_size=1, max_size=50))
 def test_a_constant_confidence_has_the_error_rate(constant, outcomes):
     n, error = len(outcomes), 1 - np.mean(outcomes)
@@ -89,6 +94,7 @@ def test_perfect_and_inverted_rankings():
         assert e_aurc(np.linspace(0, 1, 10), all_same) == pytest.approx(0, abs=1e-15)
 
 
+@unhurried
 @given(decisions(max_size=12), st.data())
 def test_weights_count_rows(rows, data):
     confidence, correct = rows
