@@ -7,19 +7,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlcd_lite.calibration import brier, ece, log_loss, murphy, null_floor, spiegelhalter
+from rlcd_lite.calibration import Numbers, brier, ece, log_loss, murphy, null_floor, spiegelhalter
 from rlcd_lite.resample import Statistic, bootstrap, mean_interval
 from rlcd_lite.selective import augrc, aurc, e_aurc
 
 REPETITIONS = 300
-METRICS = (brier, log_loss, ece, aurc, e_aurc, augrc)
+Metric = Callable[..., Numbers]
+METRICS: tuple[Metric, ...] = (brier, log_loss, ece, aurc, e_aurc, augrc)
 
 
-def statistic(metric: Callable[..., object], confidence: np.ndarray, correct: np.ndarray) -> Statistic:
+def statistic(metric: Metric, confidence: np.ndarray, correct: np.ndarray) -> Statistic:
     return lambda weight: metric(confidence, correct, weight=weight)
 
 
-def debiased(confidence: np.ndarray, correct: np.ndarray, weight: np.ndarray) -> object:
+def debiased(confidence: np.ndarray, correct: np.ndarray, weight: np.ndarray) -> Numbers:
     return murphy(confidence, correct, weight=weight).reliability_debiased
 
 
@@ -47,7 +48,7 @@ def percentile_coverage() -> None:
     for n in (200, 900):
         for offset in (0.0, 0.03, 0.1):
             truth = grid - offset
-            target = {brier: np.mean(truth * (1 - truth)) + offset**2, ece: offset, debiased: offset**2}
+            target: dict[Metric, float] = {brier: float(np.mean(truth * (1 - truth))) + offset**2, ece: offset, debiased: offset**2}
             held = dict.fromkeys(target, 0)
             rng = np.random.default_rng(1)
             for seed in range(REPETITIONS):
@@ -77,12 +78,15 @@ def clusters() -> None:
             correct = luck < confidence
             score = (confidence - correct) ** 2
             by_row, by_ticket = (mean_interval(score, c, resamples=300, seed=seed) for c in (np.arange(900), ticket))
-            counts += (
-                by_row.low <= truth <= by_row.high,
-                by_ticket.low <= truth <= by_ticket.high,
-                float(ece(confidence, correct)) > null_floor(confidence, seed=seed).upper,
-                spiegelhalter(confidence, correct).p_value < 0.05,
-                spiegelhalter(confidence, correct, clusters=ticket).p_value < 0.05,
+            counts += np.array(
+                (
+                    by_row.low <= truth <= by_row.high,
+                    by_ticket.low <= truth <= by_ticket.high,
+                    float(ece(confidence, correct)) > null_floor(confidence, seed=seed).upper,
+                    spiegelhalter(confidence, correct).p_value < 0.05,
+                    spiegelhalter(confidence, correct, clusters=ticket).p_value < 0.05,
+                ),
+                dtype=float,
             )
         print(f"| {shared} | {' | '.join(f'{c:.2f}' for c in counts / REPETITIONS)} |")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from pydantic import BaseModel
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -436,6 +437,25 @@ def test_decisions_are_distributions_over_the_options(engine) -> None:
     )
     assert decision["needs_human"].expectation is None
     assert json.loads(json.dumps(decision.values)) == decision.values
+
+
+def test_models_with_equal_fields_are_kept_apart(engine) -> None:
+    class One(BaseModel):
+        ok: bool
+
+    class Two(BaseModel):
+        ok: bool
+
+    for model in (One, Two, One):
+        assert isinstance(engine.decide(model, "x").instance(), model)
+        assert isinstance(engine.session("x").decide(model).instance(), model)
+        assert isinstance(engine.schema_session(model).decide("x").instance(), model)
+
+
+def test_prompts_of_many_schemas_do_not_pile_up(engine) -> None:
+    for i in range(100):
+        engine.decide({"fields": [{"name": f"f{i}", "type": "bool"}]}, "x")
+    assert len(engine._prompts) <= 64
 
 
 def test_the_trace_can_be_checked_by_plain_forwards(engine) -> None:

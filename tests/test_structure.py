@@ -33,19 +33,29 @@ ORDER = [
     "datasets.synthetic",
     "datasets.files",
     "datasets",
+    "calibration",
+    "calibrators",
+    "selective",
+    "resample",
+    "consistency",
+    "decision_table",
+    "summary",
     "tokens",
     "candidates",
     "packing",
     "prompts",
     "models",
     "engine",
+    "evaluate",
     "commands.model_flags",
+    "commands.progress",
     "commands.data",
     "commands.infer",
+    "commands.eval",
     "cli",
     "__main__",
 ]
-TORCH_FREE = ["rlcd_lite", "rlcd_lite.cli", "rlcd_lite.schema", "rlcd_lite.outputs", "rlcd_lite.datasets"]
+TORCH_FREE = ["rlcd_lite", "rlcd_lite.cli", "rlcd_lite.schema", "rlcd_lite.outputs", "rlcd_lite.datasets", "rlcd_lite.summary"]
 
 
 def part(path: Path) -> str:

@@ -28,6 +28,7 @@ from rlcd_lite.tokens import Encoder
 
 CPU_BUDGET = 512  # tokens of a packed row in `decide_many`: the fastest of 256, 512, 1024 and 2048 (docs/architecture.md)
 ACCELERATOR_BUDGET = 4096  # short rows leave an accelerator idle; chosen without a measurement
+PROMPTS_KEPT = 64
 
 SchemaLike = Schema | Mapping[str, Any] | type[BaseModel]
 Trace = Callable[[dict[str, Any]], None]
@@ -43,6 +44,13 @@ class FieldScores:
     choice: Tensor
     stated: Tensor
     coverage: float | None = None
+
+    @property
+    def finite(self) -> bool:
+        return bool(self.choice.isfinite().all() and self.stated.isfinite().all())
+
+
+Scores = tuple[FieldScores, ...]  # one text's, in the order of the schema's fields
 
 
 @dataclass(frozen=True)
@@ -189,22 +197,46 @@ class DecisionEngine:
     # ---- scores and decisions ----
 
     def prompt(self, schema: SchemaLike, layout: Layout | None = None) -> Prompt:
-        """The schema's prompt for this model; made once and kept."""
+        """The schema's prompt for this model; made once, and kept until many others were made."""
         key = (Schema.of(schema), layout or self.layout)
         if key not in self._prompts:
+            if len(self._prompts) >= PROMPTS_KEPT:
+                del self._prompts[next(iter(self._prompts))]
             self._prompts[key] = Prompt(self.encoder, *key, self.max_length)
         return self._prompts[key]
 
-    def score(self, schema: SchemaLike, contexts: Sequence[str], coverage: bool = False) -> list[tuple[FieldScores, ...]]:
+    def score(self, schema: SchemaLike, contexts: Sequence[str]) -> list[Scores]:
         """Logits of every field over every text from one packed forward: what training uses, differentiable under grad mode."""
         prompt = self.prompt(schema)
-        scores, _ = self._score(prompt, prompt.tree([prompt.encode(c) for c in contexts]), coverage=coverage)
-        return scores
+        logits, _, _ = self.read(prompt.tree([prompt.encode(context) for context in contexts]))
+        return _by_text(prompt, logits, [])
 
-    def decide(self, schema: SchemaLike, context: str, *, coverage: bool = False, trace: Trace | None = None) -> Decision:
-        """Answer every field of ``schema`` over one text in one forward pass."""
-        (decision,) = self.decide_many(schema, [context], coverage=coverage, trace=trace)
-        return decision
+    def score_many(
+        self,
+        schema: SchemaLike,
+        contexts: Iterable[str],
+        *,
+        coverage: bool = False,
+        budget: int | None = None,
+        trace: Trace | None = None,
+    ) -> Iterator[Scores]:
+        """Logits of every field over each text, on the CPU and without a graph: a stream in input order.
+
+        Texts share packed rows of up to ``budget`` tokens (a longer text has a row of its own; None: `CPU_BUDGET` or
+        `ACCELERATOR_BUDGET`), and the part of the prompt that all of them share is run once. ``trace`` is given one record per
+        read-out, in order. Raises `UserError` for a text that does not fit and for a logit that is not a number.
+        """
+        session = SchemaSession(self, schema)
+        if budget is None:
+            budget = CPU_BUDGET if self._head.weight.device.type == "cpu" else ACCELERATOR_BUDGET
+        done = 0
+        for batch in _batches(session.prompt, contexts, budget):
+            tree, scores = session.score(batch, coverage)
+            if trace is not None:
+                for record in _trace_records(session.prompt, tree, scores, done):
+                    trace(record)
+            yield from scores
+            done += len(batch)
 
     def decide_many(
         self,
@@ -215,19 +247,15 @@ class DecisionEngine:
         budget: int | None = None,
         trace: Trace | None = None,
     ) -> Iterator[Decision]:
-        """Answer ``schema`` over each text: a stream in input order, with the numbers of `decide` to rounding.
+        """Answer ``schema`` over each text: the decisions of `score_many`, with the numbers of `decide` to rounding."""
+        schema = Schema.of(schema)
+        for scores in self.score_many(schema, contexts, coverage=coverage, budget=budget, trace=trace):
+            yield _decision(schema, scores)
 
-        Texts share packed rows of up to ``budget`` tokens (a longer text has a row of its own; None: `CPU_BUDGET` or
-        `ACCELERATOR_BUDGET`), and the part of the prompt that all of them share is run once. ``trace`` is given one record per
-        read-out, in order.
-        """
-        session = SchemaSession(self, schema)
-        if budget is None:
-            budget = CPU_BUDGET if self._head.weight.device.type == "cpu" else ACCELERATOR_BUDGET
-        done = 0
-        for batch in _batches(session.prompt, contexts, budget):
-            yield from session.decide_batch(batch, coverage=coverage, trace=trace, first=done)
-            done += len(batch)
+    def decide(self, schema: SchemaLike, context: str, *, coverage: bool = False, trace: Trace | None = None) -> Decision:
+        """Answer every field of ``schema`` over one text in one forward pass."""
+        (decision,) = self.decide_many(schema, [context], coverage=coverage, trace=trace)
+        return decision
 
     def session(self, context: str) -> ContextSession:
         """Hold a text, so that each further schema costs its questions alone (context-first layout)."""
@@ -237,55 +265,43 @@ class DecisionEngine:
         """Hold a schema, so that each further text costs itself and the read-outs alone."""
         return SchemaSession(self, schema)
 
-    def _score(
-        self, prompt: Prompt, tree: TokenTree, prefix: Prefix | None = None, keep: int = 0, coverage: bool = False
-    ) -> tuple[list[tuple[FieldScores, ...]], Prefix | None]:
-        """Scores per text and field: the read-outs of a prompt's tree come text by text, field by field, choice before stated."""
-        logits, coverages, kept = self.read(tree, prefix, keep, coverage)
-        fields = [FieldScores(logits[i], logits[i + 1], coverages[i] if coverage else None) for i in range(0, len(logits), 2)]
-        count = len(prompt.branches)
-        return [tuple(fields[i : i + count]) for i in range(0, len(fields), count)], kept
-
     @torch.inference_mode()
-    def _decide(
-        self,
-        prompt: Prompt,
-        texts: Sequence[tuple[int, ...]],
-        prefix: Prefix | None,
-        keep: int,
-        coverage: bool,
-        trace: Trace | None = None,
-        first: int = 0,
-    ) -> tuple[list[Decision], Prefix | None]:
-        """Decisions over encoded texts; ``first`` is the number of the first text in the trace."""
+    def _run(
+        self, prompt: Prompt, texts: Sequence[tuple[int, ...]], prefix: Prefix | None, keep: int, coverage: bool
+    ) -> tuple[TokenTree, list[Scores], Prefix | None]:
+        """The tree of encoded texts, its scores on the CPU, and the prefix asked for by ``keep``."""
         tree = prompt.tree(texts)
-        scores, kept = self._score(prompt, tree, prefix, keep, coverage)
-        decisions = [_decision(prompt.schema, fields, self.name) for fields in scores]
-        if trace is not None:
-            for record in _trace_records(prompt, tree, scores, first):
-                trace(record)
-        return decisions, kept
+        logits, coverages, kept = self.read(tree, prefix, keep, coverage)
+        flat = torch.cat(logits).cpu()  # one transfer for all read-outs
+        scores = _by_text(prompt, flat.split([len(row) for row in logits]), coverages)
+        if not flat.isfinite().all():
+            at = next(f.name for row in scores for f, s in zip(prompt.schema.fields, row, strict=True) if not s.finite)
+            raise UserError(
+                f"field {shorten(at)} has a logit that is not a number (NaN or infinity in the weights of model {self.name!r}, "
+                f"or an overflow): get the model again, or use --dtype float32."
+            )
+        return tree, scores, kept
 
 
 class SchemaSession:
     """One schema over many texts: the part of the prompt that they share is run by the first call and kept."""
 
     def __init__(self, engine: DecisionEngine, schema: SchemaLike) -> None:
-        self.prompt = engine.prompt(schema)
+        self.schema = Schema.of(schema)
+        self.prompt = engine.prompt(self.schema)
         self._engine = engine
         self._prefix: Prefix | None = None
 
     def decide(self, context: str, *, coverage: bool = False) -> Decision:
-        (decision,) = self.decide_batch([self.prompt.encode(context)], coverage=coverage)
-        return decision
+        _, (scores,) = self.score([self.prompt.encode(context)], coverage)
+        return _decision(self.schema, scores)
 
-    def decide_batch(
-        self, texts: Sequence[tuple[int, ...]], *, coverage: bool = False, trace: Trace | None = None, first: int = 0
-    ) -> list[Decision]:
-        """Decisions over texts from `Prompt.encode`, in one packed row."""
-        decisions, kept = self._engine._decide(self.prompt, texts, self._prefix, 1 - bool(self._prefix), coverage, trace, first)
+    def score(self, texts: Sequence[tuple[int, ...]], coverage: bool = False) -> tuple[TokenTree, list[Scores]]:
+        """Scores of texts from `Prompt.encode` in one packed row, and its tree."""
+        keep = 0 if self._prefix else 1  # what the texts share
+        tree, scores, kept = self._engine._run(self.prompt, texts, self._prefix, keep, coverage)
         self._prefix = self._prefix or kept
-        return decisions
+        return tree, scores
 
 
 class ContextSession:
@@ -297,11 +313,19 @@ class ContextSession:
         self._prefix: Prefix | None = None
 
     def decide(self, schema: SchemaLike, *, coverage: bool = False) -> Decision:
+        schema = Schema.of(schema)
         prompt = self._engine.prompt(schema, "context-first")
-        keep = 0 if self._prefix else 2  # what the texts share, and the text
-        (decision,), kept = self._engine._decide(prompt, [prompt.encode(self.context)], self._prefix, keep, coverage)
+        keep = 0 if self._prefix else 2  # what texts share, and this text
+        _, (scores,), kept = self._engine._run(prompt, [prompt.encode(self.context)], self._prefix, keep, coverage)
         self._prefix = self._prefix or kept
-        return decision
+        return _decision(schema, scores)
+
+
+def _by_text(prompt: Prompt, logits: Sequence[Tensor], coverages: Sequence[float]) -> list[Scores]:
+    """Scores per text and field: the read-outs of a prompt's tree come text by text, field by field, choice before stated."""
+    fields = [FieldScores(logits[i], logits[i + 1], coverages[i] if coverages else None) for i in range(0, len(logits), 2)]
+    count = len(prompt.branches)
+    return [tuple(fields[i : i + count]) for i in range(0, len(fields), count)]
 
 
 def _head_of(states: Tensor | None, length: int) -> Tensor:
@@ -335,14 +359,9 @@ def _batches(prompt: Prompt, contexts: Iterable[str], budget: int) -> Iterator[l
         yield batch
 
 
-def _decision(schema: Schema, scores: tuple[FieldScores, ...], model: str) -> Decision:
+def _decision(schema: Schema, scores: Scores) -> Decision:
     fields = []
     for field, score in zip(schema.fields, scores, strict=True):
-        if not (score.choice.isfinite().all() and score.stated.isfinite().all()):
-            raise UserError(
-                f"field {shorten(field.name)} has a logit that is not a number (NaN or infinity in the weights of model {model!r}, "
-                f"or an overflow): get the model again, or use --dtype float32."
-            )
         # float64, so that the probabilities sum to 1 as closely as a JSON number can say
         probabilities = score.choice.double().softmax(0).tolist()
         stated = score.stated.double().softmax(0).tolist()
@@ -358,9 +377,7 @@ def _decision(schema: Schema, scores: tuple[FieldScores, ...], model: str) -> De
     return Decision(schema, tuple(fields))
 
 
-def _trace_records(
-    prompt: Prompt, tree: TokenTree, scores: Sequence[tuple[FieldScores, ...]], first: int
-) -> Iterator[dict[str, Any]]:
+def _trace_records(prompt: Prompt, tree: TokenTree, scores: Sequence[Scores], first: int) -> Iterator[dict[str, Any]]:
     """One record per read-out with the full token path to it, so that a plain forward can check the logits."""
     readouts = iter(tree.readouts)
     for number, text in enumerate(scores, start=first):

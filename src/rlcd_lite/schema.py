@@ -11,7 +11,6 @@ import json
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -119,7 +118,7 @@ class Schema:
     """The fields to decide, in order. ``model`` is the Pydantic model it was read from, if it was."""
 
     fields: tuple[Field, ...]
-    model: type[BaseModel] | None = dataclass_field(default=None, compare=False)
+    model: type[BaseModel] | None = None
 
     def __post_init__(self) -> None:
         if not self.fields:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from rlcd_lite.commands.model_flags import ModelFlags
+from rlcd_lite.commands.progress import progress
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.outputs import DecisionWriter, decision_record
 from rlcd_lite.rows import Row, inspect, read_rows
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from rlcd_lite.prompts import Prompt
 
 _SHOWN_OPTIONS = 5
-_PLAIN_PROGRESS_SECONDS = 10.0
 
 
 @dataclass
@@ -132,7 +130,7 @@ class Infer:
         rows = _GoodRows(path, self.text_column, engine.prompt(schema), done=writer.last_line if writer else 0)
         with ExitStack() as stack:
             trace = stack.enter_context(self._tracing(engine, rows.line_of))
-            advance = stack.enter_context(_progress(facts.rows, f"deciding {path.name}"))
+            advance = stack.enter_context(progress(facts.rows, f"deciding {path.name}"))
             if writer is not None:
                 stack.enter_context(writer.open())
             for decision in engine.decide_many(schema, rows.texts(advance), coverage=self.coverage, trace=trace):
@@ -225,27 +223,6 @@ class _GoodRows:
         except UserError as error:
             return str(error).rstrip(".")
         return None
-
-
-@contextmanager
-def _progress(total: int, title: str) -> Iterator[Callable[[], None]]:
-    """A function that counts one more row: a bar on a terminal's stderr, a plain line every ten seconds elsewhere."""
-    if sys.stderr.isatty():
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            task = progress.add_task(title, total=total)
-            yield lambda: progress.advance(task)
-        return
-    done, told = 0, time.monotonic()
-
-    def advance() -> None:
-        nonlocal done, told
-        done += 1
-        if time.monotonic() - told >= _PLAIN_PROGRESS_SECONDS:
-            told = time.monotonic()
-            print(f"{title}: {done} of {total} rows", file=sys.stderr)
-
-    yield advance
 
 
 def decision_table(decision: Decision) -> Table:

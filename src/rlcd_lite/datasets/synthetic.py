@@ -46,6 +46,7 @@ SCHEMA = Schema(
     )
 )
 FIELDS = field_sizes(SCHEMA)
+RULE = (("severity", "critical"), ("needs_human", True))  # the first implies the second, in every label
 SHARES: Mapping[Split, float] = {"train": 0.5, "calibration": 0.25, "test": 0.25}
 
 LEANING, HEARSAY = 0.7, 0.75  # probability of the strong cue's option, of the reported cue's option
