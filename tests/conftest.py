@@ -20,6 +20,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from rlcd_lite.engine import DecisionEngine
@@ -33,7 +35,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-ARCHITECTURES = ("llama", "qwen2", "gemma3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 
 TRIAGE = {
     "fields": [
@@ -80,7 +82,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_model(architecture: str, vocabulary: int, attention: str = "sdpa", window: int = 16) -> PreTrainedModel:
-    """A random float32 model whose logits depend strongly on every visible token. Gemma3 alternates layers with ``window``."""
+    """A random float32 model whose logits depend strongly on every visible token. Gemma3 and Qwen3 have layers with a ``window``."""
     sizes = {
         "vocab_size": vocabulary,
         "hidden_size": 64,
@@ -101,6 +103,9 @@ def tiny_model(architecture: str, vocabulary: int, attention: str = "sdpa", wind
         return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
     if architecture == "qwen2":
         return Qwen2ForCausalLM(Qwen2Config(**sizes)).eval()
+    if architecture == "qwen3":
+        windows = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 1}  # layers 1 and 2 slide
+        return Qwen3ForCausalLM(Qwen3Config(**sizes, **windows)).eval()
     layers = ["sliding_attention", "full_attention", "sliding_attention"]
     config = Gemma3TextConfig(**sizes, sliding_window=window, layer_types=layers, query_pre_attn_scalar=16)
     return Gemma3ForCausalLM(config).eval()

@@ -292,6 +292,8 @@ TRAPS: list[tuple[str, str, Callable[[Packed], object], bool]] = [
     ("gemma3", "eager", boolean_mask, True),
     ("gemma3", "sdpa", boolean_mask, False),  # one mask for all layers: the window is ignored, which shows beyond the window only
     ("gemma3", "sdpa", window_by_index, False),
+    ("qwen3", "sdpa", boolean_mask, False),
+    ("qwen3", "sdpa", window_by_index, False),
 ]
 
 

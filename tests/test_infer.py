@@ -157,7 +157,7 @@ def test_bad_rows_are_named_and_kept_out(infer, tmp_path: Path) -> None:
 def test_a_file_without_a_usable_row_is_an_error_and_leaves_nothing(infer, tmp_path: Path) -> None:
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"txt": "x"}\n')
-    result = infer("--input", source, "--output", out)
+    result = infer("--input", source, "--output", out, "--trace", tmp_path / "trace.json")
     assert result.code == 2
     assert "--text-column" in result.err
     assert not out.exists()
@@ -280,6 +280,8 @@ MISTAKES: list[tuple[list[str], str | None, str]] = [
     (["--context", TEXT, "--adapter", "{tmp}/none"], SCHEMA, "adapter_config.json"),
     (["--context", TEXT, "--output", "{tmp}/o.csv"], '{"fields":[{"name":"line","type":"bool"}]}', "'line' twice"),
     (["--context", TEXT, "--colour"], SCHEMA, "--colour"),
+    (["--input", "{tmp}/latin.txt", "--output", "{tmp}/latin.txt", "--overwrite"], SCHEMA, "twice"),
+    (["--context", TEXT, "--output", "{tmp}/o.jsonl", "--trace", "{tmp}/o.jsonl"], SCHEMA, "twice"),
 ]
 
 

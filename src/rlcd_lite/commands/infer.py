@@ -97,6 +97,9 @@ class Infer:
             raise UserError("--resume continues a file: give --input and --output with it.")
         if self.resume and self.trace is not None:
             raise UserError("--trace describes a whole run and can't be resumed: leave out one of the two.")
+        files = [path.resolve() for path in (self.input, self.output, self.trace) if path is not None]
+        if len(set(files)) < len(files):
+            raise UserError(f"--input, --output and --trace name the file {str(files[-1])!r} twice: give each a file of its own.")
         if self.trace is not None:
             if self.trace.exists() and not self.overwrite:
                 raise UserError(f"trace {str(self.trace)!r} exists: replace it with --overwrite.")
@@ -173,7 +176,11 @@ class Infer:
                 file.write(separator + json.dumps(record | {"context": number_of(record["context"])}, ensure_ascii=False))
                 separator = ",\n"
 
-            yield write
+            try:
+                yield write
+            except BaseException:
+                scratch.unlink()
+                raise
             file.write("\n]}\n")
         scratch.replace(self.trace)
 
