@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rlcd_lite.datasets import sets_table
+
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(<!-- generated: (\w+) ?(.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -43,7 +45,12 @@ def include(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8").strip() + "\n"
 
 
-BLOCKS = {"help": help_text, "tree": tree, "include": include}
+def sets(_: str) -> str:
+    """The registry of data sets."""
+    return sets_table() + "\n"
+
+
+BLOCKS = {"help": help_text, "tree": tree, "include": include, "sets": sets}
 
 
 def main() -> None:

@@ -82,7 +82,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_model(architecture: str, vocabulary: int, attention: str = "sdpa", window: int = 16) -> PreTrainedModel:
-    """A random float32 model whose logits depend strongly on every visible token. Gemma3 and Qwen3 have layers with a ``window``."""
+    """A random float32 model whose logits depend on every visible token. Gemma3 and Qwen3 have layers with a ``window``."""
     sizes = {
         "vocab_size": vocabulary,
         "hidden_size": 64,

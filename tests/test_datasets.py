@@ -24,7 +24,6 @@ from rlcd_lite.datasets import (
     mmlu,
     named_set,
     normalise,
-    sets_table,
 )
 from rlcd_lite.datasets import clinc150 as clinc
 from rlcd_lite.datasets.sources import local_csv
@@ -332,8 +331,3 @@ def test_local_files_of_another_form_are_named(content: str, tmp_path: Path) -> 
     (tmp_path / "boolq/dev.jsonl.gz").write_bytes(gzip.compress(content.encode()))
     with pytest.raises(UserError, match=r"data set 'boolq' from '.*boolq' is not as published \(.*: get it anew"):
         load("boolq", "test", data_dir=tmp_path)
-
-
-def test_the_table_in_the_docs_is_the_registry() -> None:
-    docs = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
-    assert sets_table() in docs, "docs/data.md is stale: paste the output of rlcd_lite.datasets.sets_table()"
