@@ -366,6 +366,11 @@ def test_unknown_layer_kinds_are_refused(tokenizer) -> None:
         tiny_engine(tokenizer, model=model)
 
 
+def test_a_tokenizer_of_another_model_is_refused(tokenizer) -> None:
+    with pytest.raises(UserError, match="tokenizer"):
+        tiny_engine(tokenizer, model=tiny_model("llama", len(tokenizer) - 1))
+
+
 def test_nan_weights_are_refused(tokenizer) -> None:
     model = tiny_model("llama", len(tokenizer))
     with torch.no_grad():

@@ -70,6 +70,13 @@ def test_a_folder_without_safetensors_is_refused(copy: Path) -> None:
         load_model(str(copy))
 
 
+@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": "none.safetensors"}}'])
+def test_a_damaged_index_of_shards_is_refused(copy: Path, index: str) -> None:
+    (copy / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(UserError, match="no safetensors"):
+        load_model(str(copy))
+
+
 def test_damaged_files_are_refused(copy: Path) -> None:
     weights = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(weights[: len(weights) // 2])

@@ -208,3 +208,5 @@ def test_a_text_fits_the_window_to_the_token_or_is_refused_with_both_lengths(enc
     assert f"{len(ids)} tokens" in str(error.value)
     assert f"{longest}, and the model's window is {longest - 1}" in str(error.value)
     assert f"to {len(ids) - 1} tokens" in str(error.value)
+    with pytest.raises(UserError, match=r"schema alone takes \d+ of the 50 tokens"):
+        prompt_for(encoder, TRIAGE, layout, 50).encode("x")

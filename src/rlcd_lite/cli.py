@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 
 import tyro
 
@@ -22,7 +24,12 @@ COMMANDS: dict[str, Callable[..., Infer | Data | Eval]] = {"infer": Infer, "data
 def main(args: list[str] | None = None) -> None:
     """Run one command; `SystemExit` with 2 for a user's mistake."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)  # to stderr
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # JSON is UTF-8, whatever the terminal's code page
     try:
+        if (sys.argv[1:] if args is None else args) == ["--version"]:
+            print(f"rlcd-lite {version('rlcd-lite')}")
+            return
         command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
             prog="rlcd-lite",

@@ -138,7 +138,11 @@ def _complete(folder: Path) -> bool:
         return False
     if not index.exists():
         return (folder / "model.safetensors").exists()
-    return all((folder / shard).exists() for shard in set(json.loads(index.read_text())["weight_map"].values()))
+    try:
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return all((folder / shard).exists() for shard in shards)
 
 
 def _from_safetensors(folder: Path, name: str, settings: dict[str, Any]) -> PreTrainedModel:

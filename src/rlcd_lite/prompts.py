@@ -91,11 +91,16 @@ class Prompt:
         check_text(context, "the text")
         (ids,) = self._encoder.data([context])
         longest = max(len(b.question) + max(len(b.choice_stem), len(b.stated_stem)) for b in self.branches)
-        total = len(self._root) + len(ids) + len(self._behind) + longest
-        if total > self.max_length:
+        around = len(self._root) + len(self._behind) + longest
+        if around >= self.max_length:
+            raise UserError(
+                f"the schema alone takes {around} of the {self.max_length} tokens of the model's window: "
+                f"use fewer fields, options or descriptions."
+            )
+        if (total := around + len(ids)) > self.max_length:
             raise UserError(
                 f"the text has {len(ids)} tokens, with the schema {total}, and the model's window is {self.max_length}: "
-                f"shorten the text to {max(len(ids) - total + self.max_length, 0)} tokens or split it."
+                f"shorten the text to {self.max_length - around} tokens or split it."
             )
         return ids + self._behind
 
