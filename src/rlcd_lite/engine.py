@@ -86,8 +86,8 @@ class DecisionEngine:
             raise UserError(f"attention {config._attn_implementation!r} takes no tree-shaped mask: use --attention sdpa or eager.")
         if len(loaded.tokenizer) > len(self._head.weight):
             raise UserError(
-                f"the tokenizer of model {self.name!r} has {len(loaded.tokenizer)} tokens and its vocabulary {len(self._head.weight)}: "
-                f"give it the tokenizer it was trained with."
+                f"model {self.name!r} has a vocabulary of {len(self._head.weight)} tokens and its tokenizer one of "
+                f"{len(loaded.tokenizer)}: give it the tokenizer it was trained with."
             )
         self.max_length: int = config.max_position_embeddings
         self._prompts: dict[tuple[Schema, Layout], Prompt] = {}
