@@ -18,13 +18,12 @@ import tyro
 from rlcd_lite.commands.model_flags import ModelFlags
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.datasets import SETS, Dataset, load, synthetic
-from rlcd_lite.decision_table import DecisionRow, read_table, write_table
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.rows import SUFFIXES
 from rlcd_lite.schema import Schema
-from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, summarise, violation_summary, write_eval
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # SciPy and torch are imported where they are used, so that --help stays instant
+    from rlcd_lite.decision_table import DecisionRow
     from rlcd_lite.engine import DecisionEngine
 
 BASE = "base"
@@ -64,6 +63,9 @@ class Eval:
     """Evaluate again where other settings left tables in the output folder."""
 
     def run(self) -> None:
+        from rlcd_lite.decision_table import read_table, write_table
+        from rlcd_lite.summary import write_eval
+
         started = time.perf_counter()
         for flag, least in (("n", 2), ("calibration_n", 1), ("permutation_k", 0), ("permutation_n", 2), ("resamples", 1)):
             if getattr(self, flag) < least:
@@ -151,6 +153,7 @@ class Eval:
         self, arms: list[str], sets: dict[str, tuple[Dataset, Dataset]], tables: dict[tuple[str, str], list[DecisionRow]]
     ) -> dict[str, Any]:
         from rlcd_lite.candidates import CONFIDENCE_GRID
+        from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, summarise, violation_summary
 
         draws = {"resamples": self.resamples, "seed": self.seed}
         results = []
