@@ -27,8 +27,9 @@ class Part:
 def parts(calibration: Dataset, test: Dataset, permutations: int, permuted: int, seed: int) -> list[Part]:
     """The calibration split, the test split, and ``permutations`` shuffles over the first ``permuted`` test examples.
 
-    A shuffle shows one random order of the options to all examples that share a schema; ordered fields are shuffled as well,
-    since what is measured is how far the order alone moves the answer.
+    A shuffle shows one random order of the options, other than the schema's, to all examples that share a schema: with two options
+    that is always the swapped one. Ordered fields are shuffled as well, since what is measured is how far order alone moves the
+    answer.
     """
     out = [Part(CALIBRATION, calibration.examples), Part(TEST, test.examples)]
     for k in range(1, permutations + 1):
@@ -76,9 +77,9 @@ def _runs(examples: Sequence[Example]) -> Iterator[tuple[Schema, list[Example]]]
 
 
 def _order(field: Field, shuffle: random.Random | None) -> list[int]:
-    """Option indices in the order shown."""
+    """Option indices in the order shown; a shuffle is never the order of the schema, which would show no effect by luck."""
     order = list(range(len(field.options)))
-    if shuffle is not None:
+    while shuffle is not None and order == sorted(order):
         shuffle.shuffle(order)
     return order
 
