@@ -1,0 +1,123 @@
+"""A report as one HTML file: it opens offline, asks no other host, runs no script, and reads on a phone, in light and in dark."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from rlcd_lite.report import Picture, Report, SetReport, Table
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --soft: #5c5c5c; --line: #d9d9d9; --shade: #f5f6f7; --link: #0057a8; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8e8e8; --paper: #15171a; --soft: #a9adb3; --line: #3a3e44; --shade: #1e2125; --link: #7ab8ff; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+header, nav, main { max-width: 72rem; margin: 0 auto; padding: 0 1rem; }
+h1 { margin: 1.5rem 0 0.25rem; font-size: 1.7rem; line-height: 1.2; }
+h2 { margin: 2.5rem 0 0.5rem; padding-top: 0.5rem; border-top: 1px solid var(--line); font-size: 1.3rem; }
+h3 { margin: 1.75rem 0 0.5rem; font-size: 1.05rem; }
+a { color: var(--link); }
+:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+.skip { position: absolute; left: -99rem; }
+.skip:focus { left: 1rem; top: 0.5rem; padding: 0.25rem 0.5rem; background: var(--paper); }
+.facts { color: var(--soft); font-size: 0.9rem; }
+nav ul { display: flex; flex-wrap: wrap; gap: 0.25rem 1.25rem; padding: 0; list-style: none; }
+.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
+table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; white-space: nowrap; overflow-wrap: normal; }
+th, td { padding: 0.3rem 0.7rem; text-align: right; font-weight: normal; }
+thead th { background: var(--shade); border-bottom: 1px solid var(--line); font-weight: 600; }
+tbody tr + tr > * { border-top: 1px solid var(--line); }
+.key { text-align: left; background: var(--paper); }
+thead .key { background: var(--shade); }
+.key.last { position: sticky; left: 0; font-weight: 600; border-right: 1px solid var(--line); }
+details { margin: 0.5rem 0 1rem; }
+summary { cursor: pointer; color: var(--link); padding: 0.25rem 0; }
+dl { margin: 0.25rem 0; padding: 0.25rem 1rem; border-left: 3px solid var(--line); }
+dt { font-weight: 600; }
+dd { margin: 0 0 0.5rem; }
+figure { margin: 1.5rem 0 0; }
+figcaption { margin-bottom: 0.5rem; font-weight: 600; }
+figure img { display: block; width: 100%; min-width: 46rem; height: auto; max-width: none; }
+figure img.narrow { width: auto; max-width: 100%; min-width: 34rem; }
+figure .scroll { background: #fff; padding: 0.5rem; }
+li { margin: 0.25rem 0; }
+@media print { details > * { display: block; } .scroll { overflow: visible; } }
+"""
+
+
+def page(report: Report, pictures: Sequence[Picture]) -> str:
+    """The whole page. Names come from data, so every text is escaped on its way in."""
+    contents = [("summary", report.summary.title)]
+    if report.base is not None:
+        contents.append(("base", report.base.title))
+    contents += [(f"set-{i}", f"Data set {part.name}") for i, part in enumerate(report.sets)]
+    lines = [
+        "<!doctype html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        "<title>Evaluation: rlcd-lite</title>",
+        f"<style>{STYLE}</style>",
+        "</head>",
+        "<body>",
+        '<a class="skip" href="#main">Skip to the numbers</a>',
+        "<header>",
+        "<h1>Are the confidences true?</h1>",
+        f'<p class="facts">{escape(report.facts)}</p>',
+        "</header>",
+        '<nav aria-label="Contents"><ul>',
+        *(f'<li><a href="#{anchor}">{escape(title)}</a></li>' for anchor, title in contents),
+        "</ul></nav>",
+        '<main id="main">',
+        f'<section id="summary"><h2>{escape(report.summary.title)}</h2>',
+        *_table(report.summary),
+        "</section>",
+    ]
+    if report.base is not None:
+        lines += [f'<section id="base"><h2>{escape(report.base.title)}</h2>', *_table(report.base), "</section>"]
+    for i, part in enumerate(report.sets):
+        lines += [f'<section id="set-{i}">', *_set(part, [p for p in pictures if p.dataset == part.name]), "</section>"]
+    return "\n".join([*lines, "</main>", "</body>", "</html>", ""])
+
+
+def _set(part: SetReport, pictures: Iterable[Picture]) -> Iterator[str]:
+    yield f"<h2>Data set {escape(part.name)}</h2>"
+    yield f'<p class="facts">{escape(part.facts)}</p>'
+    for picture in pictures:
+        yield from _figure(picture)
+    for table in (part.scores, *part.tables):
+        yield f"<h3>{escape(table.title)}</h3>"
+        yield from _table(table)
+        if table is part.scores:
+            yield "<ul>"
+            yield from (f"<li><b>{escape(arm)}</b>: {escape(text)}</li>" for arm, text in part.notes)
+            yield "</ul>"
+
+
+def _figure(picture: Picture) -> Iterator[str]:
+    width, height = (int.from_bytes(picture.png[at : at + 4]) for at in (16, 20))  # of the PNG's first chunk
+    narrow = ' class="narrow"' if width < 1000 else ""
+    source = base64.b64encode(picture.png).decode()
+    title = escape(picture.title)
+    yield f'<figure><figcaption>{title}</figcaption><div class="scroll" role="region" aria-label="{title}" tabindex="0">'
+    yield f'<img{narrow} alt="{title}" width="{width}" height="{height}" src="data:image/png;base64,{source}"></div></figure>'
+    yield f"<details><summary>How to read it</summary><dl><dd>{escape(picture.meaning)}</dd></dl></details>"
+
+
+def _table(table: Table) -> Iterator[str]:
+    kinds = ['class="key"'] * (table.keys - 1) + ['class="key last"']
+    yield f'<div class="scroll" role="region" aria-label="{escape(table.title)}" tabindex="0"><table><thead><tr>'
+    for i, column in enumerate(table.columns):
+        yield f'<th scope="col"{" " + kinds[i] if i < table.keys else ""}>{escape(column.title)}</th>'
+    yield "</tr></thead><tbody>"
+    for row in table.rows:
+        keys = "".join(f'<th scope="row" {kind}>{escape(cell)}</th>' for kind, cell in zip(kinds, row, strict=False))
+        yield f"<tr>{keys}" + "".join(f"<td>{escape(cell)}</td>" for cell in row[table.keys :]) + "</tr>"
+    yield "</tbody></table></div>"
+    yield "<details><summary>What the columns mean</summary><dl>"
+    yield from (f"<dt>{escape(c.title)}</dt><dd>{escape(c.meaning)}</dd>" for c in table.columns)
+    yield "</dl></details>"
