@@ -40,6 +40,7 @@ ORDER = [
     "consistency",
     "decision_table",
     "summary",
+    "merge",
     "report_columns",
     "report",
     "figures",

@@ -52,23 +52,25 @@ STYLE = {
 }
 
 RELIABILITY = (
-    "Dots: accuracy of the decisions in each bin of equal mass against their mean confidence; on the diagonal a confidence is true, below "
-    "it too high. Grey bars: where 95 % of the dots would lie if every confidence were true, so a dot on its bar is no evidence of "
-    "miscalibration. Below: how many decisions each bin holds; equal confidences stay in one bin, so a signal of few levels has few bins."
+    "Dots: accuracy of the decisions in each bin of equal mass against their mean confidence; on the diagonal a confidence is "
+    "true, below it too high. Grey bars: where 95 % of the dots would lie if every confidence were true, so a dot on its bar is "
+    "no evidence of miscalibration. Below: how many decisions each bin holds; equal confidences stay in one bin, so a signal of "
+    "few levels has few bins."
 )
 RISK_COVERAGE = (
-    "Error rate among the most confident decisions when only that share of them is answered. A useful confidence starts low at the left; a "
-    "useless one runs along the overall error rate. The area below a line is its AURC; ties count as their mean over a random order. "
-    "The grey dashed line is a perfect ranking of the same outcomes."
+    "Error rate among the most confident decisions when only that share of them is answered. A useful confidence starts low at "
+    "the left; a useless one runs along the overall error rate. The area below a line is its AURC; ties count as their mean "
+    "over a random order. The grey dashed line is a perfect ranking of the same outcomes."
 )
 HISTOGRAM = (
-    "How many decisions get which confidence, right ones in colour, wrong ones in grey on top. Vertical lines: the mean confidence (dashed) and "
-    "the accuracy (solid); for a calibrated signal they coincide."
+    "How many decisions get which confidence, right ones in colour, wrong ones in grey on top. Vertical lines: the mean "
+    "confidence (dashed) and the accuracy (solid); for a calibrated signal they coincide."
 )
 TRUTH = (
-    "The generator of this data set knows how probable every option is. Dots: mean true probability that the choice is right, in the bins of "
-    "the reliability diagram; on the diagonal the confidence is the truth. Lines: the middle 80 % of the true probabilities in the bin; a "
-    "long line means that one confidence is given to decisions of very different difficulty. No luck of the labels is in this picture."
+    "The generator of this data set knows how probable every option is. Dots: mean true probability that the choice is right, "
+    "in the bins of the reliability diagram; on the diagonal the confidence is the truth. Lines: the middle 80 % of the true "
+    "probabilities in the bin; a long line means that one confidence is given to decisions of very different difficulty. No "
+    "luck of the labels is in this picture."
 )
 
 
@@ -185,7 +187,7 @@ def _against_truth(found: Mapping[str, Signals], results: Mapping[str, Mapping[s
 
 
 def _risk(s: Signals, name: str) -> Floats:
-    """Error rate among the k most confident decisions for k = 1 … n, as its expectation over the order of ties: its mean is AURC."""
+    """Error rate among the k most confident decisions, k = 1 … n, expected over the order of ties; its mean is AURC."""
     curve = risk_coverage(s.confidence[name], s.correct)
     k = np.arange(1, len(s.correct) + 1)
     errors = np.interp(k, np.append(0, curve.coverage * len(k)), np.append(0, curve.risk * curve.coverage * len(k)))

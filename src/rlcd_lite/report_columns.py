@@ -16,17 +16,17 @@ ARM = Column("arm", "The model that decided: base is the model as it is, others 
 ARMS = Column("arms", "First arm − second arm. A negative difference is in favour of the first: less is better in all of these.")
 SIGNAL = Column(
     "signal",
-    "Where the confidence of a decision comes from. softmax: probability of the chosen option. stated: the most probable level of "
-    "confidence that the model names. stated_mean: the mean over those levels. softmax_ts: softmax with a temperature per field that "
-    "was fitted on the calibration examples.",
+    "Where the confidence of a decision comes from. softmax: probability of the chosen option. stated: the most probable level "
+    "of confidence that the model names. stated_mean: the mean over those levels. softmax_ts: softmax with a temperature per "
+    "field that was fitted on the calibration examples.",
 )
 OPTIONS = Column("options", "Numbers of options that the fields have.")
 ACCURACY = Column("acc (95 % CI)", "Share of decisions whose choice is right; all fields pooled.")
 ECE = Column(
     "ECE (95 % CI)",
-    "Expected calibration error: mean distance between confidence and accuracy over at most 10 bins of equal mass, from 0 to 1, low is "
-    "good. It is biased upward on small samples, and its percentile interval more so, which can sit above the estimate: read it "
-    "beside the null floor.",
+    "Expected calibration error: mean distance between confidence and accuracy over at most 10 bins of equal mass, from 0 to 1, "
+    "low is good. It is biased upward on small samples, and its percentile interval more so, which can sit above the estimate: "
+    "read it beside the null floor.",
 )
 FLOOR = Column(
     "null floor",
@@ -35,7 +35,8 @@ FLOOR = Column(
 )
 CALIBRATED = Column(
     "miscalibrated?",
-    "Not shown: the ECE is at most its null floor. Otherwise too sure or too unsure: the mean confidence is above or below the accuracy.",
+    "Not shown: the ECE is at most its null floor. Otherwise too sure or too unsure: the mean confidence is above or below the "
+    "accuracy.",
 )
 BRIER = Column(
     "Brier",
@@ -43,27 +44,28 @@ BRIER = Column(
 )
 BASE_RATE = Column(
     "base rate",
-    "Brier score of saying the accuracy every time: accuracy · (1 − accuracy), the term UNC. A signal above it is worse than no signal.",
+    "Brier score of saying the accuracy every time: accuracy · (1 − accuracy), the term UNC. A signal above it is worse than no "
+    "signal.",
 )
 GATE_COVERAGE = Column("coverage at 0.9", "Share of decisions with a confidence of at least 0.9.")
 GATE_ACCURACY = Column("acc there", "Accuracy of the decisions with a confidence of at least 0.9; – where there are none.")
 REL = Column(
     "REL (debiased)",
-    "Reliability: mean squared distance between confidence and accuracy over the bins; 0 is calibrated. Debiased: less what chance "
-    "alone adds, can be negative; the number to compare calibration by.",
+    "Reliability: mean squared distance between confidence and accuracy over the bins; 0 is calibrated. Debiased: less what "
+    "chance alone adds, can be negative; the number to compare calibration by.",
 )
 RES = Column(
     "RES (debiased)",
-    "Resolution: how far the accuracy of the bins spreads around the overall one; 0 is uninformative, UNC the most. Debiased: less what "
-    "chance alone adds.",
+    "Resolution: how far the accuracy of the bins spreads around the overall one; 0 is uninformative, UNC the most. Debiased: "
+    "less what chance alone adds.",
 )
 LOG_LOSS = Column(
     "log loss", "Mean of −ln of the probability that was given to what happened (right or not), in nats; low is good."
 )
 AURC = Column(
     "AURC",
-    "Area under the risk-coverage curve: the error rate among the k most confident decisions, averaged over all k and over the order of "
-    "ties; low is good, and the error rate if the confidence is uninformative.",
+    "Area under the risk-coverage curve: the error rate among the k most confident decisions, averaged over all k and over the "
+    "order of ties; low is good, and the error rate if the confidence is uninformative.",
 )
 MEAN_CONFIDENCE = Column("mean conf", "Mean confidence; equal to the accuracy if the signal is calibrated.")
 BRIER_INTERVAL = Column("Brier (95 % CI)", BRIER.meaning)
@@ -82,8 +84,8 @@ SPIEGELHALTER = Column(
 )
 TRUTH = Column(
     "bias, RMSE to the truth",
-    "Confidence less the true probability that the choice is right, which the data's generator knows: mean (positive is too sure) and "
-    "root mean square.",
+    "Confidence less the true probability that the choice is right, which the data's generator knows: mean (positive is too "
+    "sure) and root mean square.",
 )
 FLIP = Column(
     "order flip rate (95 % CI)", "Share of decisions that change when the options are shown in another order; – if not tried."
@@ -96,8 +98,8 @@ SIGNAL_ECE = {
     for name, title in {"softmax": "softmax ECE", "stated": "stated ECE", "softmax_ts": "temp-scaled ECE"}.items()
 }
 _PAIRED = (
-    "Difference of the two arms (95 % interval over the same resampled contexts), and the share of resamples in which it is 0 or has the "
-    "other sign. "
+    "Difference of the two arms (95 % interval over the same resampled contexts), and the share of resamples in which it is 0 "
+    "or has the other sign. "
 )
 DIFFERENCES = {
     name: Column(column.title.removesuffix(" (95 % CI)"), _PAIRED + column.meaning)

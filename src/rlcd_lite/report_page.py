@@ -9,7 +9,8 @@ from html import escape
 from rlcd_lite.report import Picture, Report, SetReport, Table
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --soft: #5c5c5c; --line: #d9d9d9; --shade: #f5f6f7; --link: #0057a8; }
+:root { color-scheme: light dark; }
+:root { --ink: #1b1b1b; --paper: #fff; --soft: #5c5c5c; --line: #d9d9d9; --shade: #f5f6f7; --link: #0057a8; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e8e8e8; --paper: #15171a; --soft: #a9adb3; --line: #3a3e44; --shade: #1e2125; --link: #7ab8ff; }
 }
@@ -26,7 +27,8 @@ a { color: var(--link); }
 .facts { color: var(--soft); font-size: 0.9rem; }
 nav ul { display: flex; flex-wrap: wrap; gap: 0.25rem 1.25rem; padding: 0; list-style: none; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
-table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; white-space: nowrap; overflow-wrap: normal; }
+table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
+table { white-space: nowrap; overflow-wrap: normal; }
 th, td { padding: 0.3rem 0.7rem; text-align: right; font-weight: normal; }
 thead th { background: var(--shade); border-bottom: 1px solid var(--line); font-weight: 600; }
 tbody tr + tr > * { border-top: 1px solid var(--line); }

@@ -14,7 +14,8 @@ import tyro
 from rlcd_lite.decision_table import TEST, DecisionRow, read_table, select
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.figures import draw
-from rlcd_lite.report import Picture, build, markdown, merge, missing_comparisons
+from rlcd_lite.merge import merge, missing_comparisons
+from rlcd_lite.report import Picture, build, markdown
 from rlcd_lite.report_page import page
 from rlcd_lite.summary import read_eval
 
