@@ -466,10 +466,11 @@ def fake_uv(tmp_path: Path) -> dict[str, str]:
 def test_ab_eval_of_the_base_alone(fake_uv: dict[str, str]) -> None:
     command = ["bash", str(ROOT / "scripts" / "ab_eval.sh"), "mmlu:virology", "200", "30"]
     run = subprocess.run(command, env=fake_uv | {"ARMS": "base", "MODEL": "smollm2"}, capture_output=True, text=True, check=True)
-    assert run.stdout.split("\n")[:-1] == [
-        "run --all-extras rlcd-lite eval --model smollm2 --arms base --datasets mmlu:virology --n 30 --output runs/ab-mmlu_virology",
-        "run --all-extras rlcd-lite report runs/ab-mmlu_virology",
-    ]
+    evaluate, report, end = run.stdout.split("\n")
+    flags = "--model smollm2 --arms base --datasets mmlu:virology --n 30 --output runs/ab-mmlu_virology"
+    assert evaluate == f"run --all-extras rlcd-lite eval {flags}"
+    assert report == "run --all-extras rlcd-lite report runs/ab-mmlu_virology"
+    assert end == ""
 
 
 @pytest.mark.parametrize("arguments", [["synthetic", "200"], ["synthetic", "200", "300"]])

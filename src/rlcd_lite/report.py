@@ -15,7 +15,6 @@ import rlcd_lite.report_columns as col
 
 BASE = "base"
 GAP = "–"  # a number that does not exist, such as the accuracy at a gate that nothing passes
-SUMMARY_GATE = 0.9
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _signals(results: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str
 def _summary(results: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     for result, name, s in _signals(results):
-        gate = next(g for g in s["gates"] if g["gate"] == SUMMARY_GATE)
+        gate = {gate["gate"]: gate for gate in s["gates"]}[col.SUMMARY_GATE]
         rows.append(
             (
                 result["dataset"],

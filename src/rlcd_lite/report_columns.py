@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SUMMARY_GATE = 0.9  # the one gate of the first table; every gate has a table further down
+
 
 @dataclass(frozen=True)
 class Column:
@@ -47,8 +49,10 @@ BASE_RATE = Column(
     "Brier score of saying the accuracy every time: accuracy · (1 − accuracy), the term UNC. A signal above it is worse than no "
     "signal.",
 )
-GATE_COVERAGE = Column("coverage at 0.9", "Share of decisions with a confidence of at least 0.9.")
-GATE_ACCURACY = Column("acc there", "Accuracy of the decisions with a confidence of at least 0.9; – where there are none.")
+GATE_COVERAGE = Column(f"coverage at {SUMMARY_GATE}", f"Share of decisions with a confidence of at least {SUMMARY_GATE}.")
+GATE_ACCURACY = Column(
+    "acc there", f"Accuracy of the decisions with a confidence of at least {SUMMARY_GATE}; – where there are none."
+)
 REL = Column(
     "REL (debiased)",
     "Reliability: mean squared distance between confidence and accuracy over the bins; 0 is calibrated. Debiased: less what "
