@@ -30,7 +30,7 @@ DPI = 144
 COLOURS = dict(zip(SIGNALS, ("#0072B2", "#D55E00", "#CC79A7", "#009E73"), strict=True))  # Okabe & Ito: colour-blind safe
 DASHES = dict(zip(SIGNALS, ("-", "--", ":", "-."), strict=True))  # and told apart without colour
 WRONG, GREY, BAND, INK = "#B8B8B8", "#767676", "#D5D5D5", "#222222"
-STYLE = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters on every machine
     "font.size": 8.5,
     "axes.titlesize": 8.5,
@@ -60,7 +60,8 @@ RELIABILITY = (
 RISK_COVERAGE = (
     "Error rate among the most confident decisions when only that share of them is answered. A useful confidence starts low at "
     "the left; a useless one runs along the overall error rate. The area below a line is its AURC; ties count as their mean "
-    "over a random order. The grey dashed line is a perfect ranking of the same outcomes."
+    "over a random order. The grey dashed line is a perfect ranking of the same outcomes. At the far left a few decisions make "
+    "the rate: it jumps there, and may leave the picture."
 )
 HISTOGRAM = (
     "How many decisions get which confidence, right ones in colour, wrong ones in grey on top. Vertical lines: the mean "
@@ -109,9 +110,10 @@ def draw(
 
 
 def _reliability(found: Mapping[str, Signals], results: Mapping[str, Mapping[str, Any]], seed: int) -> Figure:
-    figure, rows = _rows(found, PANEL * 1.5)
+    figure, rows = _rows(found, PANEL * 1.62)
     for (arm, s), part in zip(found.items(), rows, strict=True):
         axes = part.subplots(2, len(SIGNALS), sharex=True, sharey="row", height_ratios=(4, 1))
+        most = 0
         for name, plot, strip in zip(SIGNALS, *axes, strict=True):
             bins = reliability_bins(s.confidence[name], s.correct, seed=seed)
             ece = results[arm]["signals"][name]["ece"]
@@ -119,8 +121,10 @@ def _reliability(found: Mapping[str, Signals], results: Mapping[str, Mapping[str
             plot.vlines(bins.confidence, bins.null_low, bins.null_high, color=BAND, linewidth=5, zorder=1)
             plot.plot(bins.confidence, bins.accuracy, "o-", color=COLOURS[name], markersize=3.5, linewidth=0.8, zorder=3)
             strip.vlines(bins.confidence, 0, bins.count, color=COLOURS[name], linewidth=3)
-            strip.set(xlabel="confidence", ylim=(0, None), box_aspect=0.22)
+            strip.set(xlabel="confidence", box_aspect=0.22)
             strip.yaxis.set_major_locator(_locator(2))
+            most = max(most, bins.count.max())
+        axes[1, 0].set_ylim(0, 1.1 * most)
         axes[0, 0].set_ylabel("accuracy")
         axes[1, 0].set_ylabel("decisions")
     return figure
@@ -129,6 +133,7 @@ def _reliability(found: Mapping[str, Signals], results: Mapping[str, Mapping[str
 def _risk_coverage(found: Mapping[str, Signals]) -> Figure:
     from matplotlib.figure import Figure
 
+    top = max(_risk(s, name)[len(s.correct) // 20 :].max() for s in found.values() for name in SIGNALS)
     columns = min(3, len(found))
     lines = -(-len(found) // columns)
     figure = Figure(figsize=(1.6 + columns * PANEL * 1.2, 0.5 + lines * PANEL * 1.2), layout="constrained")
@@ -142,7 +147,7 @@ def _risk_coverage(found: Mapping[str, Signals]) -> Figure:
         for name in SIGNALS:
             plot.plot(share, _risk(s, name), color=COLOURS[name], linestyle=DASHES[name], linewidth=1.4, label=name)
         plot.set(title=f"arm {_short(arm)}", xlabel="share of decisions answered", ylabel="error rate among them")
-        plot.set(xlim=(0, 1), ylim=(0, None))
+        plot.set(xlim=(0, 1), ylim=(0, min(1.08 * top, 1.02) or 1))
         plot.label_outer()
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper")
     return figure
@@ -168,7 +173,7 @@ def _histogram(found: Mapping[str, Signals], results: Mapping[str, Mapping[str, 
 
 
 def _against_truth(found: Mapping[str, Signals], results: Mapping[str, Mapping[str, Any]]) -> Figure:
-    figure, rows = _rows(found, PANEL * 1.3)
+    figure, rows = _rows(found, PANEL * 1.2)
     for (arm, s), part in zip(found.items(), rows, strict=True):
         axes = part.subplots(1, len(SIGNALS), sharex=True, sharey=True)
         assert s.truth is not None
@@ -190,13 +195,13 @@ def _risk(s: Signals, name: str) -> Floats:
     """Error rate among the k most confident decisions, k = 1 … n, expected over the order of ties; its mean is AURC."""
     curve = risk_coverage(s.confidence[name], s.correct)
     k = np.arange(1, len(s.correct) + 1)
-    errors = np.interp(k, np.append(0, curve.coverage * len(k)), np.append(0, curve.risk * curve.coverage * len(k)))
-    return np.asarray(errors / k)
+    errors: Floats = np.interp(k, np.append(0, curve.coverage * len(k)), np.append(0, curve.risk * curve.coverage * len(k)))
+    return errors / k
 
 
 def _oracle(s: Signals) -> Floats:
     k = np.arange(1, len(s.correct) + 1)
-    return np.maximum(0, k - s.correct.sum()) / k
+    return np.asarray(np.maximum(0, k - s.correct.sum()) / k)
 
 
 def _temperatures(result: Mapping[str, Any]) -> dict[str, Temperature]:
@@ -217,12 +222,12 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _rows(found: Mapping[str, Signals], height: float) -> tuple[Figure, Sequence[Any]]:
+def _rows(found: Mapping[str, Signals], height: float) -> tuple[Figure, list[Any]]:
     """A figure with a part per arm, below each other; parts are named where there are several."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(PANEL * len(SIGNALS), 0.5 + height * len(found)), layout="constrained")
-    rows = figure.subfigures(len(found), 1, squeeze=False)[:, 0]
+    rows = figure.subfigures(len(found), 1, squeeze=False)[:, 0].tolist()
     for arm, part in zip(found, rows, strict=True):
         part.suptitle(f"arm {_short(arm)}", x=0.01, ha="left", fontsize=9, fontweight="bold")
     return figure, rows

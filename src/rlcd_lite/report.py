@@ -74,6 +74,10 @@ def interval(found: Mapping[str, Any], digits: int = 3) -> str:
     return f"{number(found['estimate'], digits)} ({number(found['low'], digits)}–{number(found['high'], digits)})"
 
 
+def _p_value(value: float | None) -> str:
+    return "<0.001" if value is not None and value < 0.0005 else number(value)
+
+
 def _difference(found: Mapping[str, Any]) -> str:
     """Estimate, interval, and the share of resamples of the other sign in percent."""
     low, high = number(found["low"]), number(found["high"])
@@ -92,12 +96,14 @@ def build(evaluation: Mapping[str, Any]) -> Report:
         + ", ".join(f"{package} {version}" for package, version in packages.items())
         + "."
     )
-    base = [result for result in evaluation["results"] if result["arm"] == BASE]
+    names = list(evaluation["datasets"])
+    results = sorted(evaluation["results"], key=lambda result: names.index(result["dataset"]))
+    base = [result for result in results if result["arm"] == BASE]
     return Report(
         facts=facts,
-        summary=_summary(evaluation["results"]),
+        summary=_summary(results),
         base=_base(base, evaluation["datasets"]) if base else None,
-        sets=tuple(_set_report(evaluation, name) for name in evaluation["datasets"]),
+        sets=tuple(_set_report(evaluation, name) for name in names),
     )
 
 
@@ -230,7 +236,7 @@ def _more(results: Sequence[Mapping[str, Any]]) -> Table:
             *(interval(s[metric]) for metric in ("brier", "log_loss", "aurc")),
             number(s["e_aurc"]),
             number(s["augrc"]),
-            f"{number(test['z'], 2)} ({number(test['p_value'])})",
+            f"{number(test['z'], 2)} ({_p_value(test['p_value'])})",
         ]
         if known:
             error = s.get("posterior_error")

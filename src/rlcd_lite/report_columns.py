@@ -98,7 +98,7 @@ COVERAGE = Column("on labels", "Share of the whole vocabulary's probability that
 
 # eval.json's name of a signal, or of a metric, to the column that shows it
 SIGNAL_ECE = {
-    name: Column(title, f"Expected calibration error of the signal {name}. {ECE.meaning}")
+    name: Column(title, f"Expected calibration error of the signal {name}; read it beside its null floor, above and below.")
     for name, title in {"softmax": "softmax ECE", "stated": "stated ECE", "softmax_ts": "temp-scaled ECE"}.items()
 }
 _PAIRED = (
@@ -106,7 +106,7 @@ _PAIRED = (
     "or has the other sign. "
 )
 DIFFERENCES = {
-    name: Column(column.title.removesuffix(" (95 % CI)"), _PAIRED + column.meaning)
+    name: Column(f"Δ {column.title.removesuffix(' (95 % CI)')}", _PAIRED + column.meaning)
     for name, column in {"brier": BRIER, "log_loss": LOG_LOSS, "ece": ECE, "aurc": AURC}.items()
 }
 
