@@ -110,7 +110,7 @@ def draw(
 
 
 def _reliability(found: Mapping[str, Signals], results: Mapping[str, Mapping[str, Any]], seed: int) -> Figure:
-    figure, rows = _rows(found, PANEL * 1.62)
+    figure, rows = _rows(found, PANEL * 1.56)
     for (arm, s), part in zip(found.items(), rows, strict=True):
         axes = part.subplots(2, len(SIGNALS), sharex=True, sharey="row", height_ratios=(4, 1))
         most = 0
@@ -136,7 +136,7 @@ def _risk_coverage(found: Mapping[str, Signals]) -> Figure:
     top = max(_risk(s, name)[len(s.correct) // 20 :].max() for s in found.values() for name in SIGNALS)
     columns = min(3, len(found))
     lines = -(-len(found) // columns)
-    figure = Figure(figsize=(1.6 + columns * PANEL * 1.2, 0.5 + lines * PANEL * 1.2), layout="constrained")
+    figure = Figure(figsize=(1.6 + columns * PANEL * 1.3, 0.5 + lines * PANEL * 1.2), layout="constrained")
     axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for unused in axes.flat[len(found) :]:
         unused.set_axis_off()

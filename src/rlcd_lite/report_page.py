@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from itertools import groupby
 
 from rlcd_lite.report import Picture, Report, SetReport, Table
 
+KEY = ' class="key"'
 STYLE = """
 :root { color-scheme: light dark; }
 :root { --ink: #1b1b1b; --paper: #fff; --soft: #5c5c5c; --line: #d9d9d9; --shade: #f5f6f7; --link: #0057a8; }
@@ -29,21 +31,21 @@ nav ul { display: flex; flex-wrap: wrap; gap: 0.25rem 1.25rem; padding: 0; list-
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
 table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
 table { white-space: nowrap; overflow-wrap: normal; }
-th, td { padding: 0.3rem 0.7rem; text-align: right; font-weight: normal; }
-thead th { background: var(--shade); border-bottom: 1px solid var(--line); font-weight: 600; }
-tbody tr + tr > * { border-top: 1px solid var(--line); }
-.key { text-align: left; background: var(--paper); }
+th, td { padding: 0.3rem 0.6rem; text-align: right; font-weight: normal; }
+thead th { background: var(--shade); border-bottom: 1px solid var(--line); font-weight: 600; vertical-align: bottom; }
+tbody tr > * { border-top: 1px solid var(--line); }
+.group th { text-align: left; font-weight: 600; background: var(--shade); }
+.group span { position: sticky; left: 0.6rem; }
+.key { position: sticky; left: 0; text-align: left; background: var(--paper); border-right: 1px solid var(--line); }
 thead .key { background: var(--shade); }
-.key.last { position: sticky; left: 0; font-weight: 600; border-right: 1px solid var(--line); }
 details { margin: 0.5rem 0 1rem; }
 summary { cursor: pointer; color: var(--link); padding: 0.25rem 0; }
 dl { margin: 0.25rem 0; padding: 0.25rem 1rem; border-left: 3px solid var(--line); }
 dt { font-weight: 600; }
 dd { margin: 0 0 0.5rem; }
 figure { margin: 1.5rem 0 0; }
-figcaption { margin-bottom: 0.5rem; font-weight: 600; }
-figure img { display: block; width: 100%; min-width: 46rem; height: auto; max-width: none; }
-figure img.narrow { width: auto; max-width: 100%; min-width: 34rem; }
+figcaption p { margin: 0.25rem 0; max-width: 48rem; }
+figure img { display: block; width: 100%; min-width: 46rem; max-width: 78rem; height: auto; }
 figure .scroll { background: #fff; padding: 0.5rem; }
 li { margin: 0.25rem 0; }
 @media print { details > * { display: block; } .scroll { overflow: visible; } }
@@ -102,24 +104,29 @@ def _set(part: SetReport, pictures: Iterable[Picture]) -> Iterator[str]:
 
 def _figure(picture: Picture) -> Iterator[str]:
     width, height = (int.from_bytes(picture.png[at : at + 4]) for at in (16, 20))  # of the PNG's first chunk
-    narrow = ' class="narrow"' if width < 1000 else ""
     source = base64.b64encode(picture.png).decode()
     title = escape(picture.title)
-    yield f'<figure><figcaption>{title}</figcaption><div class="scroll" role="region" aria-label="{title}" tabindex="0">'
-    yield f'<img{narrow} alt="{title}" width="{width}" height="{height}" src="data:image/png;base64,{source}"></div></figure>'
-    yield f"<details><summary>How to read it</summary><dl><dd>{escape(picture.meaning)}</dd></dl></details>"
+    yield f'<figure><div class="scroll" role="region" aria-label="{title}" tabindex="0">'
+    yield f'<img alt="{title}" width="{width}" height="{height}" src="data:image/png;base64,{source}"></div>'
+    yield f"<figcaption><details><summary>How to read it</summary><p>{escape(picture.meaning)}</p></details></figcaption></figure>"
 
 
 def _table(table: Table) -> Iterator[str]:
-    kinds = ['class="key"'] * (table.keys - 1) + ['class="key last"']
+    """The table, with all keys but the last as headings over the rows that share them: narrow enough for a phone."""
+    outer = table.keys - 1
     yield f'<div class="scroll" role="region" aria-label="{escape(table.title)}" tabindex="0"><table><thead><tr>'
-    for i, column in enumerate(table.columns):
-        yield f'<th scope="col"{" " + kinds[i] if i < table.keys else ""}>{escape(column.title)}</th>'
-    yield "</tr></thead><tbody>"
-    for row in table.rows:
-        keys = "".join(f'<th scope="row" {kind}>{escape(cell)}</th>' for kind, cell in zip(kinds, row, strict=False))
-        yield f"<tr>{keys}" + "".join(f"<td>{escape(cell)}</td>" for cell in row[table.keys :]) + "</tr>"
-    yield "</tbody></table></div>"
-    yield "<details><summary>What the columns mean</summary><dl>"
+    for i, column in enumerate(table.columns[outer:]):
+        yield f'<th scope="col"{"" if i else KEY}>{escape(column.title)}</th>'
+    yield "</tr></thead>"
+    for names, rows in groupby(table.rows, key=lambda row: row[:outer]):
+        yield "<tbody>"
+        if names:
+            title = " · ".join(map(escape, names))
+            yield f'<tr class="group"><th scope="rowgroup" colspan="{len(table.columns) - outer}"><span>{title}</span></th></tr>'
+        for row in rows:
+            cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[table.keys :])
+            yield f'<tr><th scope="row"{KEY}>{escape(row[outer])}</th>{cells}</tr>'
+        yield "</tbody>"
+    yield "</table></div><details><summary>What the columns mean</summary><dl>"
     yield from (f"<dt>{escape(c.title)}</dt><dd>{escape(c.meaning)}</dd>" for c in table.columns)
     yield "</dl></details>"
