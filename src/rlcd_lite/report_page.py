@@ -45,7 +45,7 @@ dt { font-weight: 600; }
 dd { margin: 0 0 0.5rem; }
 figure { margin: 1.5rem 0 0; }
 figcaption p { margin: 0.25rem 0; max-width: 48rem; }
-figure img { display: block; width: 100%; min-width: 46rem; max-width: 78rem; height: auto; }
+figure img { display: block; max-width: max(100%, 46rem); height: auto; }
 figure .scroll { background: #fff; padding: 0.5rem; }
 li { margin: 0.25rem 0; }
 @media print { details > * { display: block; } .scroll { overflow: visible; } }
@@ -103,7 +103,8 @@ def _set(part: SetReport, pictures: Iterable[Picture]) -> Iterator[str]:
 
 
 def _figure(picture: Picture) -> Iterator[str]:
-    width, height = (int.from_bytes(picture.png[at : at + 4]) for at in (16, 20))  # of the PNG's first chunk
+    pixels = [int.from_bytes(picture.png[at : at + 4]) for at in (16, 20)]  # width and height in the PNG's first chunk
+    width, height = (round(size / 1.2) for size in pixels)  # so that the widest just fill the page, and letters agree
     source = base64.b64encode(picture.png).decode()
     title = escape(picture.title)
     yield f'<figure><div class="scroll" role="region" aria-label="{title}" tabindex="0">'
