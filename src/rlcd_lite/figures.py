@@ -136,7 +136,7 @@ def _risk_coverage(found: Mapping[str, Signals]) -> Figure:
     top = max(_risk(s, name)[len(s.correct) // 20 :].max() for s in found.values() for name in SIGNALS)
     columns = min(3, len(found))
     lines = -(-len(found) // columns)
-    figure = Figure(figsize=(1.6 + columns * PANEL * 1.3, 0.5 + lines * PANEL * 1.2), layout="constrained")
+    figure = Figure(figsize=(PANEL * len(SIGNALS), 0.5 + lines * PANEL * 1.25), layout="constrained")
     axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for unused in axes.flat[len(found) :]:
         unused.set_axis_off()
@@ -149,7 +149,7 @@ def _risk_coverage(found: Mapping[str, Signals]) -> Figure:
         plot.set(title=f"arm {_short(arm)}", xlabel="share of decisions answered", ylabel="error rate among them")
         plot.set(xlim=(0, 1), ylim=(0, min(1.08 * top, 1.02) or 1))
         plot.label_outer()
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
     return figure
 
 

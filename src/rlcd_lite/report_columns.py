@@ -116,4 +116,4 @@ def gate_column(gate: float) -> Column:
         f"Share of decisions with a confidence of at least {gate:g}, and the accuracy among them with its exact (Clopper–Pearson) "
         "interval, which takes decisions as independent; – where none passes."
     )
-    return Column(f"at {gate:g}: coverage: acc", meaning)
+    return Column(f"coverage: acc at {gate:g}", meaning)

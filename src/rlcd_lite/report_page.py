@@ -29,7 +29,7 @@ a { color: var(--link); }
 .facts { color: var(--soft); font-size: 0.9rem; }
 nav ul { display: flex; flex-wrap: wrap; gap: 0.25rem 1.25rem; padding: 0; list-style: none; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
-table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
+table { min-width: 100%; border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
 table { white-space: nowrap; overflow-wrap: normal; }
 th, td { padding: 0.3rem 0.6rem; text-align: right; font-weight: normal; }
 thead th { background: var(--shade); border-bottom: 1px solid var(--line); font-weight: 600; vertical-align: bottom; }
