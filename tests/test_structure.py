@@ -40,6 +40,11 @@ ORDER = [
     "consistency",
     "decision_table",
     "summary",
+    "merge",
+    "report_columns",
+    "report",
+    "figures",
+    "report_page",
     "tokens",
     "candidates",
     "packing",
@@ -52,10 +57,11 @@ ORDER = [
     "commands.data",
     "commands.infer",
     "commands.eval",
+    "commands.report",
     "cli",
     "__main__",
 ]
-TORCH_FREE = ["rlcd_lite", "rlcd_lite.cli", "rlcd_lite.schema", "rlcd_lite.outputs", "rlcd_lite.datasets", "rlcd_lite.summary"]
+TORCH_FREE = ["rlcd_lite", "rlcd_lite.cli", "rlcd_lite.schema", "rlcd_lite.outputs", "rlcd_lite.datasets", "rlcd_lite.report"]
 
 
 def part(path: Path) -> str:

@@ -14,11 +14,12 @@ import tyro
 from rlcd_lite.commands.data import Data
 from rlcd_lite.commands.eval import Eval
 from rlcd_lite.commands.infer import Infer
+from rlcd_lite.commands.report import Report
 from rlcd_lite.errors import UserError
 
 _DESCRIPTION = "Calibrated decisions from a small causal language model: every field of a schema in one forward pass."
 
-COMMANDS: dict[str, Callable[..., Infer | Data | Eval]] = {"infer": Infer, "data": Data, "eval": Eval}
+COMMANDS: dict[str, Callable[..., Infer | Data | Eval | Report]] = {"infer": Infer, "data": Data, "eval": Eval, "report": Report}
 
 
 def main(args: list[str] | None = None) -> None:
