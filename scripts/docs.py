@@ -13,9 +13,11 @@ import sys
 from pathlib import Path
 
 from rlcd_lite.datasets import sets_table
+from rlcd_lite.report import interval, number
+from rlcd_lite.summary import read_eval
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"(<!-- generated: (\w+) ?(.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- generated: (\w+)(?: ([^\n]+?))? -->\n)(?:(?!<!-- generated).)*?(<!-- end -->)", re.DOTALL)
 
 
 def help_text(command: str) -> str:
@@ -50,14 +52,68 @@ def sets(_: str) -> str:
     return sets_table() + "\n"
 
 
-BLOCKS = {"help": help_text, "tree": tree, "include": include, "sets": sets}
+# The seed's figures for the untrained Qwen2.5-0.5B-Instruct: accuracy, then ECE of softmax, stated and softmax_ts, then flip rate
+SEED_PUBLIC = {
+    "boolq": ("0.62", "0.264", "0.087", "0.097", "0.52"),
+    "mmlu": ("0.49", "0.155", "0.202", "0.108", "0.46"),
+    "banking77": ("0.015", "0.249", "0.819", "0.033", "–"),
+    "clinc150": ("0.020", "0.273", "0.866", "0.027", "–"),
+}
+# accuracy, ECE, Brier, REL, RES, log loss, AURC, mean confidence; the seed's tickets are not ours
+SEED_SYNTHETIC = {
+    "softmax": ("0.490", "0.180", "0.254", "0.053", "0.048", "0.712", "0.371", "0.61"),
+    "stated": ("0.490", "0.395", "0.393", "0.166", "0.023", "1.112", "0.568", "0.77"),
+    "softmax_ts": ("0.490", "0.169", "0.223", "0.044", "0.071", "0.636", "0.311", "0.46"),
+}
+
+
+def base_public(_: str) -> str:
+    """The embedded model on the seed's public sets, beside the seed's model; from results/base/public/eval.json."""
+    lines = ["| data set | options | acc | softmax ECE | stated ECE | temp-scaled ECE | order flip rate |", "| --- " * 7 + "|"]
+    for result in read_eval(ROOT / "results/base/public/eval.json")["results"]:
+        s, seed = result["signals"], SEED_PUBLIC[result["dataset"]]
+        ours = [interval(result["accuracy"]), *(interval(s[name]["ece"]) for name in ("softmax", "stated", "softmax_ts"))]
+        cells = [f"{a}; {b}" for a, b in zip([*ours, interval(result["order"]["flip_rate"])], seed, strict=True)]
+        options = {"boolq": "2", "mmlu": "4", "banking77": "77", "clinc150": "151"}[result["dataset"]]
+        lines.append(f"| {result['dataset']} | {options} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def base_synthetic(_: str) -> str:
+    """The embedded model on synthetic tickets, beside the seed's model on the seed's; from results/base/synthetic/eval.json."""
+    lines = ["| signal | acc | ECE (null floor) | Brier | REL | RES | log loss | AURC | mean conf |", "| --- " * 9 + "|"]
+    (result,) = read_eval(ROOT / "results/base/synthetic/eval.json")["results"]
+    for name, s in result["signals"].items():
+        ours = (
+            interval(result["accuracy"]),
+            f"{interval(s['ece'])} ({number(s['ece']['null_floor']['upper'])})",
+            interval(s["brier"]),
+            number(s["murphy"]["reliability"]),
+            number(s["murphy"]["resolution"]),
+            number(s["log_loss"]["estimate"]),
+            interval(s["aurc"]),
+            number(s["mean_confidence"], 2),
+        )
+        seed = SEED_SYNTHETIC.get(name, ("–",) * 8)
+        lines.append(f"| {name} | " + " | ".join(f"{a}; {b}" for a, b in zip(ours, seed, strict=True)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+BLOCKS = {
+    "help": help_text,
+    "tree": tree,
+    "include": include,
+    "sets": sets,
+    "base_public": base_public,
+    "base_synthetic": base_synthetic,
+}
 
 
 def main() -> None:
     stale = []
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         text = path.read_text(encoding="utf-8")
-        fresh = BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]](m[3]) + m[4], text)
+        fresh = BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]](m[3] or "") + m[4], text)
         if fresh != text:
             stale.append(path.relative_to(ROOT).as_posix())
             if "--check" not in sys.argv:

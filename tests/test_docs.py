@@ -23,6 +23,12 @@ def test_generated_blocks_are_fresh() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_generated_block_has_one_end(page: Path) -> None:
+    marks = re.findall(r"<!-- (generated|end)", page.read_text(encoding="utf-8"))
+    assert marks == ["generated", "end"] * (len(marks) // 2)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target

@@ -379,6 +379,26 @@ def test_nan_weights_are_refused(tokenizer) -> None:
         tiny_engine(tokenizer, model=model)
 
 
+def test_a_coverage_that_is_no_number_is_refused(tokenizer) -> None:
+    model = tiny_model("llama", len(tokenizer))
+    engine = tiny_engine(tokenizer, model=model)
+    with torch.no_grad():
+        model.lm_head.weight[5] = float("nan")  # a token that is no label and stands in no text
+    assert engine.decide(TRIAGE, "plain").values
+    with pytest.raises(UserError, match="not a number"):
+        engine.decide(TRIAGE, "plain", coverage=True)
+
+
+def test_calls_that_no_parser_has_checked_are_checked(engine, model_folder) -> None:
+    for wrong in ({"layout": "foo"}, {"device": "foo"}, {"dtype": "foo"}, {"attention": "foo"}):
+        with pytest.raises(UserError, match="foo"):
+            DecisionEngine.load(model_folder, **wrong)
+    with pytest.raises(UserError, match="single text"):
+        list(engine.decide_many(TRIAGE, "abc"))
+    with pytest.raises(UserError, match="must be a string"):
+        engine.decide(TRIAGE, 5)
+
+
 def test_nan_that_only_one_text_meets_is_named_by_field(tokenizer) -> None:
     model = tiny_model("llama", len(tokenizer))
     engine = tiny_engine(tokenizer, model=model)

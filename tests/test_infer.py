@@ -154,6 +154,64 @@ def test_bad_rows_are_named_and_kept_out(infer, tmp_path: Path) -> None:
     assert "decided 2 of 8 rows, 6 left out." in result.err
 
 
+def test_ids_that_can_not_be_written_are_bad_rows(infer, tmp_path: Path) -> None:
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    ids = ['"\\ud800"', "NaN", "[1]", "1.5", "null", "7", '"x"']
+    source.write_text("".join(f'{{"text": "t", "id": {value}}}\n' for value in ids))
+    result = infer("--input", source, "--output", out)
+    assert result.code == 0, result.err
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["line"], row.get("id")) for row in written] == [(5, None), (6, 7), (7, "x")]
+    assert "decided 3 of 7 rows, 4 left out." in result.err
+
+
+def test_a_run_that_decides_nothing_leaves_the_old_output(infer, rows: Path, tmp_path: Path) -> None:
+    bad, out = tmp_path / "bad.jsonl", tmp_path / "out.jsonl"
+    bad.write_text("{bad\n")
+    infer("--input", rows, "--output", out)
+    before = out.read_bytes(), (tmp_path / "out.jsonl.run.json").read_bytes()
+    assert infer("--input", bad, "--output", out, "--overwrite").code == 2
+    assert (out.read_bytes(), (tmp_path / "out.jsonl.run.json").read_bytes()) == before
+
+
+@pytest.mark.parametrize(
+    ("suffix", "tail"),
+    [(".jsonl", "garbage\n"), (".jsonl", '{"id": 1}\n'), (".jsonl", "[]\n"), (".csv", "garbage,\n"), (".csv", "\n")],
+)
+def test_an_output_that_is_not_ours_is_not_continued(infer, rows: Path, tmp_path: Path, suffix: str, tail: str) -> None:
+    out, record = tmp_path / f"out{suffix}", tmp_path / f"out{suffix}.run.json"
+    infer("--input", rows, "--output", out)
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"complete": False}))
+    with out.open("a") as file:
+        file.write(tail)
+    before = out.read_bytes()
+    result = infer("--input", rows, "--output", out, "--resume")
+    assert result.code == 2
+    assert "did not write" in result.err
+    assert result.err.count("\n") == 1
+    assert out.read_bytes() == before
+
+
+def test_line_ends_are_part_of_the_text(infer, tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"one\r\ntwo\r\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    assert infer("--context-file", path, "--json").out == infer("--context-file", "-", "--json").out
+
+
+def test_a_schema_that_fills_the_window_is_said_once(infer, rows: Path) -> None:
+    options = [f"option number {i} " + "x" * 20 for i in range(200)]
+    result = infer("--input", rows, schema=json.dumps({"fields": [{"name": "a", "type": "choice", "options": options}]}))
+    assert result.code == 2
+    assert "schema alone" in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_control_characters_in_names_do_not_reach_the_terminal(infer) -> None:
+    schema = json.dumps({"fields": [{"name": "a\x1b[31m", "type": "bool"}]})
+    assert "\x1b" not in infer("--context", TEXT, schema=schema).out
+
+
 def test_a_file_without_a_usable_row_is_an_error_and_leaves_nothing(infer, tmp_path: Path) -> None:
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"txt": "x"}\n')
@@ -233,6 +291,7 @@ def test_resume_refuses_other_settings_and_names_them(infer, rows: Path, tmp_pat
         assert words in result.err
     assert out.read_bytes() == before
     (tmp_path / "out.jsonl.run.json").unlink()
+    assert "--resume keeps" in infer("--input", rows, "--output", out, "--resume", "--overwrite").err
     assert "can't be continued" in infer("--input", rows, "--output", out, "--resume").err
     assert infer("--input", rows, "--output", out, "--overwrite").code == 0
 
@@ -279,6 +338,11 @@ MISTAKES: list[tuple[list[str], str | None, str]] = [
     (["--context", TEXT, "--trace", "{tmp}/no/trace.json"], SCHEMA, "folder"),
     (["--context", TEXT, "--adapter", "{tmp}/none"], SCHEMA, "adapter_config.json"),
     (["--context", TEXT, "--output", "{tmp}/o.csv"], '{"fields":[{"name":"line","type":"bool"}]}', "'line' twice"),
+    (["--context", TEXT, "--output", "{tmp}", "--overwrite"], SCHEMA, "neither"),
+    (["--context", TEXT, "--trace", "{tmp}", "--overwrite"], SCHEMA, "folder"),
+    (["--context", TEXT, "--output", "/proc/out.jsonl"], SCHEMA, "can't be"),
+    (["--context", TEXT, "--json", "--output", "{tmp}/o.jsonl"], SCHEMA, "--json"),
+    (["--context-file", "{tmp}/latin.txt", "--trace", "{tmp}/latin.txt", "--overwrite"], SCHEMA, "twice"),
     (["--context", TEXT, "--colour"], SCHEMA, "--colour"),
     (["--input", "{tmp}/latin.txt", "--output", "{tmp}/latin.txt", "--overwrite"], SCHEMA, "twice"),
     (["--context", TEXT, "--output", "{tmp}/o.jsonl", "--trace", "{tmp}/o.jsonl"], SCHEMA, "twice"),

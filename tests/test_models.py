@@ -167,6 +167,18 @@ def test_a_shard_that_is_missing_counts_as_cut(hub: dict[str, Any], copy: Path) 
     assert load_model("some/model").name == "some/model"
 
 
+def test_a_misspelt_embedded_model_is_told_from_a_hub_id() -> None:
+    with pytest.raises(UserError, match="did you mean 'smollm2'"):
+        load_model("smolm2")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "3"])
+def test_a_damaged_config_is_named(copy: Path, content: str) -> None:
+    (copy / "config.json").write_text(content)
+    with pytest.raises(UserError, match=r"config\.json"):
+        load_model(str(copy))
+
+
 def test_offline_the_error_says_what_was_tried_and_what_works(hub: dict[str, Any]) -> None:
     hub["online"] = None
     with pytest.raises(UserError, match=r"some/model.*not a folder.*cache.*Name or service.*--model smollm2") as error:
@@ -212,6 +224,11 @@ def test_adapters_of_other_models_and_damaged_ones_are_refused(model_folder: Pat
     broken = changed("broken")
     (broken / "adapter_config.json").write_text("{")
     assert "damaged" in error(broken)
+    for i, content in enumerate(("[]", '"x"', "3")):
+        odd = changed(f"odd{i}")
+        (odd / "adapter_config.json").write_text(content)
+        assert "damaged" in error(odd) or "does not fit" in error(odd)
+    assert "'5'" in error(changed("five", base_model_name_or_path=5))
     cut = changed("cut")
     (cut / "adapter_model.safetensors").write_bytes(b"cut")
     assert "does not fit" in error(cut)

@@ -181,6 +181,11 @@ def test_only_a_schema_from_a_model_makes_instances() -> None:
         decide(Schema.of({"fields": [{"name": "a", "type": "bool"}]})).instance()
 
 
+def test_the_tightest_bound_counts() -> None:
+    field = Schema.of(bad_model(int, ge=0, gt=3, le=9, lt=7)).fields[0]
+    assert [o.value for o in field.options] == [4, 5, 6]
+
+
 def bad_model(annotation: Any, **constraints: Any) -> type[BaseModel]:
     from pydantic import create_model
 
@@ -251,8 +256,12 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"fields": [{**CHOICE, "options": ["x", "\ud800"]}]}, "surrogate"),
     ({"fields": [{"name": "n", "type": "int", "minimum": 1}]}, "maximum"),
     ({"fields": [{"name": "n", "type": "int", "minimum": 1, "maximum": 2.5}]}, "2.5"),
-    ({"fields": [{"name": "n", "type": "int", "minimum": 5, "maximum": 1}]}, "5 to 1"),
+    ({"fields": [{"name": "n", "type": "int", "minimum": 5, "maximum": 1}]}, "from 5 to 1"),
     ({"fields": [{"name": "n", "type": "int", "minimum": 0, "maximum": 255}]}, "256 integers"),
+    ('{"fields": [{"name": "n", "type": "int", "minimum": 0, "maximum": ' + "9" * 5000 + "}]}", "too long"),
+    ('{"fields": [{"name": "n", "type": "int", "minimum": 0, "maximum": ' + "9" * 4200 + "}]}", "integers"),
+    ({"properties": {"a": {"type": "boolean"}}, "required": 5}, "'required'".replace("'", '"')),
+    ({"properties": {"a": {"type": "boolean"}}, "required": [["a"]]}, "['a']"),
     ({"type": "array"}, "fields"),
     ({"type": "object", "properties": {}}, "no fields"),
     ({"type": "object", "properties": []}, "properties"),

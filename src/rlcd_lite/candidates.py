@@ -1,8 +1,8 @@
 """Labels: a single token for every option, checked for the tokenizer at hand.
 
 Options are listed in the prompt under labels (``A = low, B = medium``) and the answer is read as the label after the field's
-quote. So any option text costs one token, and 255 options cost no more than two. A label is used only if it is exactly one
-token after the quote *and* before the closing one: the text ``"severity": "A"`` then has no other spelling.
+quote. So an answer is one token, however long its option's text and however many options there are. A label is used only if it is
+exactly one token after the quote *and* before the closing one: the text ``"severity": "A"`` then has no other spelling.
 """
 
 from __future__ import annotations

@@ -6,20 +6,10 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable
-from importlib.metadata import version
 
-import tyro
-
-from rlcd_lite.commands.data import Data
-from rlcd_lite.commands.eval import Eval
-from rlcd_lite.commands.infer import Infer
-from rlcd_lite.commands.report import Report
-from rlcd_lite.errors import UserError
+from rlcd_lite.errors import UserError, shorten
 
 _DESCRIPTION = "Calibrated decisions from a small causal language model: every field of a schema in one forward pass."
-
-COMMANDS: dict[str, Callable[..., Infer | Data | Eval | Report]] = {"infer": Infer, "data": Data, "eval": Eval, "report": Report}
 
 
 def main(args: list[str] | None = None) -> None:
@@ -28,17 +18,7 @@ def main(args: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # JSON is UTF-8, whatever the terminal's code page
     try:
-        if (sys.argv[1:] if args is None else args) == ["--version"]:
-            print(f"rlcd-lite {version('rlcd-lite')}")
-            return
-        command = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="rlcd-lite",
-            description=_DESCRIPTION,
-            args=args,
-            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
-        )
-        command.run()
+        _run(sys.argv[1:] if args is None else args)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -47,3 +27,31 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our stdout went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        reason = f"{shorten(os.fspath(error.filename), 200)} can't be read or written ({error.strerror})"
+        print(f"error: {reason}: check the path, its permissions and the disk.", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _run(args: list[str]) -> None:
+    from importlib.metadata import version
+
+    import tyro  # the imports stand here so that Ctrl-C during them ends the program quietly
+
+    from rlcd_lite.commands.data import Data
+    from rlcd_lite.commands.eval import Eval
+    from rlcd_lite.commands.infer import Infer
+    from rlcd_lite.commands.report import Report
+
+    if args == ["--version"]:
+        print(f"rlcd-lite {version('rlcd-lite')}")
+        return
+    tyro.extras.subcommand_cli_from_dict(
+        {"infer": Infer, "data": Data, "eval": Eval, "report": Report},
+        prog="rlcd-lite",
+        description=_DESCRIPTION,
+        args=args,
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
+    ).run()

@@ -6,6 +6,7 @@ training; `decide`, `decide_many` and the two sessions turn scores into decision
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from rlcd_lite.models import LoadedModel, base_model, load_model
 from rlcd_lite.packing import ROOT, Packed, TokenTree, attention_mask, pack
 from rlcd_lite.prompts import Prompt
 from rlcd_lite.schema import Decision, FieldDecision, Schema
-from rlcd_lite.settings import DEFAULT_LAYOUT, DEFAULT_MODEL, Attention, Device, Dtype, Layout
+from rlcd_lite.settings import DEFAULT_LAYOUT, DEFAULT_MODEL, Attention, Device, Dtype, Layout, check_choice
 from rlcd_lite.tokens import Encoder
 
 CPU_BUDGET = 512  # tokens of a packed row in `decide_many`: the fastest of 256, 512, 1024 and 2048 (docs/architecture.md)
@@ -47,7 +48,9 @@ class FieldScores:
 
     @property
     def finite(self) -> bool:
-        return bool(self.choice.isfinite().all() and self.stated.isfinite().all())
+        """Whether every logit, and the coverage if there is one, is a number."""
+        known = self.coverage is None or math.isfinite(self.coverage)
+        return known and bool(self.choice.isfinite().all() and self.stated.isfinite().all())
 
 
 Scores = tuple[FieldScores, ...]  # one text's, in the order of the schema's fields
@@ -73,6 +76,7 @@ class DecisionEngine:
     """
 
     def __init__(self, loaded: LoadedModel, layout: Layout = DEFAULT_LAYOUT) -> None:
+        check_choice(layout, Layout, "layout")
         self.model, self.name = loaded.model.eval(), loaded.name  # dropout would make two equal calls differ
         self.layout: Layout = layout
         self.encoder = Encoder(loaded.tokenizer)
@@ -96,16 +100,16 @@ class DecisionEngine:
     @classmethod
     def load(
         cls,
-        name: str = DEFAULT_MODEL,
+        name: str | Path = DEFAULT_MODEL,
         *,
-        adapter: Path | None = None,
+        adapter: str | Path | None = None,
         device: Device = "auto",
         dtype: Dtype = "auto",
         attention: Attention = "auto",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> DecisionEngine:
         """An engine for a hub id, a local folder, a GGUF file or ``smollm2``; see `rlcd_lite.models.load_model`."""
-        return cls(load_model(name, adapter, device, dtype, attention), layout)
+        return cls(load_model(str(name), None if adapter is None else Path(adapter), device, dtype, attention), layout)
 
     # ---- the one place where the model runs ----
 
@@ -231,6 +235,8 @@ class DecisionEngine:
         `ACCELERATOR_BUDGET`), and the part of the prompt that all of them share is run once. ``trace`` is given one record per
         read-out, in order. Raises `UserError` for a text that does not fit and for a logit that is not a number.
         """
+        if isinstance(contexts, str):
+            raise UserError(f"contexts are the single text {shorten(contexts)}: give a list of texts, or use decide.")
         session = SchemaSession(self, schema)
         if budget is None:
             budget = CPU_BUDGET if self._head.weight.device.type == "cpu" else ACCELERATOR_BUDGET
@@ -279,10 +285,10 @@ class DecisionEngine:
         logits, coverages, kept = self.read(tree, prefix, keep, coverage)
         flat = torch.cat(logits).cpu()  # one transfer for all read-outs
         scores = _by_text(prompt, flat.split([len(row) for row in logits]), coverages)
-        if not flat.isfinite().all():
-            at = next(f.name for row in scores for f, s in zip(prompt.schema.fields, row, strict=True) if not s.finite)
+        bad = [f.name for row in scores for f, s in zip(prompt.schema.fields, row, strict=True) if not s.finite]
+        if bad:
             raise UserError(
-                f"field {shorten(at)} has a logit that is not a number (NaN or infinity in the weights of model {self.name!r}, "
+                f"field {shorten(bad[0])} has a logit that is not a number (NaN or infinity in the weights of model {self.name!r}, "
                 f"or an overflow): get the model again, or use --dtype float32."
             )
         return tree, scores, kept

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import warnings
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.initialization import no_init_weights
 
 from rlcd_lite.errors import UserError, shorten
-from rlcd_lite.settings import DEFAULT_MODEL, EMBEDDED_MODEL, Attention, Device, Dtype
+from rlcd_lite.settings import DEFAULT_MODEL, EMBEDDED_MODEL, Attention, Device, Dtype, check_choice
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ def load_model(
     eager on MPS, whose SDPA has computed wrong masks in several releases, SDPA elsewhere. Raises `UserError` for anything that
     can't be loaded.
     """
+    check_choice(dtype, Dtype, "dtype")
+    check_choice(attention, Attention, "attention")
     where = _device(device)
     precision = getattr(torch, dtype if dtype != "auto" else "bfloat16" if where == "cuda" else "float32")
     implementation = attention if attention != "auto" else "eager" if where == "mps" else "sdpa"
@@ -98,6 +101,12 @@ def model_folder(name: str) -> Path:
             raise UserError(f"folder {name!r} holds an adapter, not a model: give it as --adapter, beside its base as --model.")
         if not (path / "config.json").exists():
             raise UserError(f"folder {name!r} holds no model (config.json is missing): give a folder that save_pretrained wrote.")
+        try:
+            described = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"folder {name!r} has a config.json that can't be read ({_first_line(error)}): get it again.") from None
+        if not isinstance(described, dict):
+            raise UserError(f"folder {name!r} has a config.json that is {shorten(described)}: get it again.")
         if not _complete(path):
             raise UserError(f"folder {name!r} holds no safetensors weights: convert the model with save_pretrained.")
         return path
@@ -110,6 +119,8 @@ def _hub_folder(name: str, weights: bool = True) -> Path:
     """The files that an earlier call downloaded, else a download: the same name keeps its revision, with or without a network."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UserError(f"model folder {name!r} does not exist: check the path.")
+    if get_close_matches(name, [EMBEDDED_MODEL], cutoff=0.8):
+        raise UserError(f"model {name!r} is unknown: did you mean {EMBEDDED_MODEL!r}?")
     wanted = [*_HUB_FILES, "*.safetensors"] if weights else _HUB_FILES
     try:
         folder = Path(snapshot_download(name, allow_patterns=wanted, local_files_only=True))
@@ -162,7 +173,9 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # type: ignore[return-value]
     except Exception as error:  # whatever a damaged folder makes the loader raise
-        raise UserError(f"the tokenizer in {str(folder)!r} can't be loaded ({_first_line(error)}): check its files.") from error
+        raise UserError(
+            f"folder {str(folder)!r} has no tokenizer that can be loaded ({_first_line(error)}): check its files."
+        ) from error
 
 
 # ---- GGUF ----
@@ -243,14 +256,14 @@ def _with_adapter(model: PreTrainedModel, name: str, folder: Path) -> PreTrained
 
     where = f"adapter {str(folder)!r}"
     try:
-        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        config = dict(json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")))
+        base = str(config.get("base_model_name_or_path") or "")
     except FileNotFoundError:
         raise UserError(f"{where} holds no adapter (adapter_config.json is missing): give a folder that PEFT saved.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{where} has a damaged adapter_config.json ({_first_line(error)}): save it again.") from None
     if not (folder / "adapter_model.safetensors").exists():
         raise UserError(f"{where} has no adapter_model.safetensors (pickled weights are not read): save it again with PEFT.")
-    base = config.get("base_model_name_or_path")
     if base and Path(base).name != Path(name).name:
         raise UserError(f"{where} was made for the model {base!r}, not for {name!r}: load it with --model {base}.")
     try:
@@ -265,6 +278,7 @@ def _with_adapter(model: PreTrainedModel, name: str, folder: Path) -> PreTrained
 
 
 def _device(device: Device) -> str:
+    check_choice(device, Device, "device")
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

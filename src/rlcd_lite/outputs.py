@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.rows import SUFFIXES
@@ -23,18 +24,19 @@ Record = dict[str, Any]
 class DecisionWriter:
     """Writes one record per decided row and knows where an earlier run stopped.
 
-    ``last_line`` is the input line of the last whole row (0 for a new file) and ``complete`` whether nothing is left to do.
-    Raises `UserError` instead of overwriting or of continuing a file that other settings made.
+    ``last_line`` is the input line of the last whole row (0 for a new file) and ``complete`` whether nothing is left to do. Nothing
+    on the disk changes before the first row is written. Raises `UserError` instead of overwriting a file, or of continuing one that
+    other settings made.
     """
 
     def __init__(self, path: Path, schema: Schema, run: Record, *, resume: bool = False, overwrite: bool = False) -> None:
         if path.suffix not in SUFFIXES:
             raise UserError(f"output {str(path)!r} is neither .jsonl nor .csv: rename it.")
-        if not path.parent.is_dir():
-            raise UserError(f"the folder of output {str(path)!r} does not exist: create it.")
+        check_writable(path, "output")
         self.path, self._run = path, run
         self._record_path = path.with_name(path.name + ".run.json")
         self._columns = csv_columns(schema, bool(run["coverage"])) if path.suffix == ".csv" else []
+        self._file: IO[str] | None = None
         self.last_line, self._offset, self.complete = 0, 0, False
         if path.exists() and not overwrite:
             if not resume:
@@ -44,36 +46,36 @@ class DecisionWriter:
 
     @contextmanager
     def open(self) -> Iterator[DecisionWriter]:
-        """Open the file for `write`; a normal end marks the run complete, an exception leaves it to be continued."""
-        self._save_run(complete=False)
-        with self.path.open("r+" if self._offset else "w", encoding="utf-8", newline="") as self._file:
+        """The span in which rows are written; a normal end marks the run complete, an exception leaves it to be continued."""
+        try:
+            yield self
+        finally:
+            if self._file is not None:
+                self._file.close()
+        if self.last_line:
+            self._save_run(complete=True)
+
+    def write(self, line: int, row_id: Any, decision: Decision) -> None:
+        """Append the decision about the row on ``line``; it is on its way to the disk when this returns."""
+        if self._file is None:
+            self._save_run(complete=False)
+            self._file = self.path.open("r+" if self._offset else "w", encoding="utf-8", newline="")
             self._file.seek(self._offset)
             self._file.truncate()
             if self._columns and not self._offset:
                 csv.writer(self._file).writerow(self._columns)
-            try:
-                yield self
-            except BaseException:
-                if not self.last_line:  # nothing was decided: leave no empty file behind
-                    self.path.unlink()
-                    self._record_path.unlink()
-                raise
-        self._save_run(complete=True)
-
-    def write(self, line: int, row_id: Any, decision: Decision) -> None:
-        """Append the decision about the row on ``line``; it is on its way to the disk when this returns."""
         record = decision_record(line, row_id, decision)
         if self._columns:
             csv.DictWriter(self._file, self._columns).writerow(_flat(record, decision))
         else:
-            self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self._file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
         self._file.flush()
         self.last_line = line
 
     def _check_run(self) -> bool:
         try:
             earlier = json.loads(self._record_path.read_text(encoding="utf-8"))
-            made_by, complete = earlier["run"], bool(earlier["complete"])
+            made_by, complete = dict(earlier["run"]), bool(earlier["complete"])
         except (OSError, ValueError, KeyError, TypeError):
             raise UserError(
                 f"{str(self._record_path)!r} is missing or damaged, so {str(self.path)!r} can't be continued: --overwrite it."
@@ -95,28 +97,46 @@ class DecisionWriter:
 
     def _written(self) -> tuple[int, int]:
         """Bytes up to the end of the last whole record, and that record's input line; a cut tail is left out."""
+        try:
+            return self._written_csv() if self._columns else self._written_jsonl()
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise UserError(f"output {str(self.path)!r} holds a row that this program did not write: --overwrite it.") from None
+
+    def _written_jsonl(self) -> tuple[int, int]:
         whole, line = 0, 0
         with self.path.open("rb") as file:
-            if not self._columns:
-                for raw in file:
-                    if raw.endswith(b"\n"):
-                        whole, line = whole + len(raw), json.loads(raw)["line"]
-                return whole, line
-            read = 0
+            for raw in file:
+                if raw.endswith(b"\n"):
+                    whole, line = whole + len(raw), int(json.loads(raw)["line"])
+        return whole, line
 
-            def lines() -> Iterator[str]:
-                nonlocal read
+    def _written_csv(self) -> tuple[int, int]:
+        whole, line, read = 0, 0, 0
+
+        def lines() -> Iterator[str]:
+            nonlocal read
+            with self.path.open("rb") as file:
                 for raw in file:
                     read += len(raw)
                     if raw.endswith(b"\n"):  # else a kill cut it
                         yield raw.decode()
 
-            try:
-                for cells in csv.reader(lines(), strict=True):  # a record that is cut inside a quoted cell is an error
-                    whole, line = read, int(cells[0]) if cells != self._columns else 0
-            except csv.Error:
-                pass
-            return whole, line
+        try:
+            for cells in csv.reader(lines(), strict=True):  # a record that is cut inside a quoted cell is an error
+                whole, line = read, int(cells[0]) if cells != self._columns else 0
+        except csv.Error:
+            pass
+        return whole, line
+
+
+def check_writable(path: Path, what: str) -> None:
+    """`UserError` unless a file can be written at ``path``; asked before any work is done for it."""
+    if not path.parent.is_dir():
+        raise UserError(f"the folder of {what} {str(path)!r} does not exist: create it.")
+    if path.is_dir():
+        raise UserError(f"{what} {str(path)!r} is a folder: name a file.")
+    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise UserError(f"{what} {str(path)!r} can't be written: check its permissions or choose another place.")
 
 
 def decision_record(line: int, row_id: Any, decision: Decision) -> Record:

@@ -23,8 +23,6 @@ from rlcd_lite.schema import CONFIDENCE_SUFFIX, Field, Schema, check_text
 from rlcd_lite.settings import Layout
 from rlcd_lite.tokens import Encoder
 
-PROMPT_VERSION = 1  # goes up with any change of the words: adapters and calibrators belong to one version
-
 _TEXT = "Text:\n"
 _TASK = "Answer in JSON with one label for each key.\n"
 _BUCKETS = ", ".join(f"{label} = {value:.0%}" for label, value in zip(CONFIDENCE_LABELS, CONFIDENCE_GRID, strict=True))
@@ -86,10 +84,23 @@ class Prompt:
 
     def encode(self, context: str) -> tuple[int, ...]:
         """Token ids of the text and what directly follows it; `UserError` if it is blank or longer than the model's window."""
-        if not isinstance(context, str) or not context.strip():
+        if not isinstance(context, str):
+            raise UserError(f"the text is {shorten(context)}: it must be a string.")
+        if not context.strip():
             raise UserError(f"the text is {shorten(context)}: give a text that is not blank.")
         check_text(context, "the text")
         (ids,) = self._encoder.data([context])
+        around = self.around
+        if (total := around + len(ids)) > self.max_length:
+            raise UserError(
+                f"the text has {len(ids)} tokens, with the schema {total}, and the model's window is {self.max_length}: "
+                f"shorten the text to {self.max_length - around} tokens or split it."
+            )
+        return ids + self._behind
+
+    @property
+    def around(self) -> int:
+        """Tokens of the longest path without its text; `UserError` if they leave no room for one."""
         longest = max(len(b.question) + max(len(b.choice_stem), len(b.stated_stem)) for b in self.branches)
         around = len(self._root) + len(self._behind) + longest
         if around >= self.max_length:
@@ -97,12 +108,7 @@ class Prompt:
                 f"the schema alone takes {around} of the {self.max_length} tokens of the model's window: "
                 f"use fewer fields, options or descriptions."
             )
-        if (total := around + len(ids)) > self.max_length:
-            raise UserError(
-                f"the text has {len(ids)} tokens, with the schema {total}, and the model's window is {self.max_length}: "
-                f"shorten the text to {self.max_length - around} tokens or split it."
-            )
-        return ids + self._behind
+        return around
 
     @property
     def shared(self) -> int:

@@ -170,6 +170,10 @@ class Schema:
             ) from None
         except RecursionError:
             raise UserError(f"{where} is nested too deeply to be a schema: write it flat.") from None
+        except UserError:  # a key that stands twice
+            raise
+        except ValueError:  # an integer of more than 4300 digits
+            raise UserError(f"{where} holds a number that is too long to be read: mend it.") from None
         return cls.of(source)
 
     @classmethod
@@ -264,7 +268,7 @@ class Decision:
 def read_text(path: Path, what: str) -> str:
     """A text file in UTF-8 (a byte-order mark is dropped); `UserError` if it can't be read as one."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")  # line ends stay as they are: they are part of the text
     except FileNotFoundError:
         raise UserError(f"{what} {str(path)!r} does not exist: check the path.") from None
     except UnicodeDecodeError as error:
@@ -329,7 +333,8 @@ def _integers(low: Any, high: Any, where: str) -> tuple[Option, ...]:
             )
     if not 2 <= high - low + 1 <= MAX_OPTIONS:
         raise UserError(
-            f"{where} ranges over {max(high - low + 1, 0)} integers ({low} to {high}): a range holds between 2 and {MAX_OPTIONS}."
+            f"{where} ranges from {shorten(low)} to {shorten(high)}, over {shorten(max(high - low + 1, 0))} integers: "
+            f"a range holds between 2 and {MAX_OPTIONS}."
         )
     return tuple(Option(v) for v in range(low, high + 1))
 
@@ -350,8 +355,11 @@ def _from_json_schema(source: Mapping[str, Any]) -> Schema:
         raise UserError(f'"properties" of the JSON Schema is {shorten(properties)}: it must be an object.')
     if not isinstance(source.get("additionalProperties", False), bool):
         raise UserError('the JSON Schema has an "additionalProperties" schema, which is not supported: name every property.')
-    for name in source.get("required", []):
-        if name not in properties:
+    required = source.get("required", [])
+    if not isinstance(required, list):
+        raise UserError(f'"required" of the JSON Schema is {shorten(required)}: it must be a list of property names.')
+    for name in required:
+        if name not in list(properties):
             raise UserError(f"the JSON Schema requires {shorten(name)}, which is not among its properties: add it or drop it.")
     return Schema(tuple(_property(name, prop) for name, prop in properties.items()))
 
@@ -419,21 +427,22 @@ def _model_field(name: str, info: FieldInfo) -> Field:
 
 def _bounds(info: FieldInfo, where: str) -> tuple[Any, Any]:
     """Inclusive bounds of an int or float field, from its ge, gt, le and lt constraints; anything else is refused by name."""
-    low = high = None
+    lows: list[Any] = []
+    highs: list[Any] = []
     for constraint in info.metadata:
         parts = constraint if isinstance(constraint, Interval) else (constraint,)
         for part in parts:
             if isinstance(part, Ge):
-                low = part.ge
+                lows.append(part.ge)
             elif isinstance(part, Le):
-                high = part.le
+                highs.append(part.le)
             elif isinstance(part, Gt) and info.annotation is int:
-                low = part.gt + 1  # type: ignore[operator]
+                lows.append(part.gt + 1)  # type: ignore[operator]
             elif isinstance(part, Lt) and info.annotation is int:
-                high = part.lt - 1  # type: ignore[operator]
+                highs.append(part.lt - 1)  # type: ignore[operator]
             else:
                 raise UserError(f"{where} has the constraint {shorten(part)}, which is not supported: bound it with ge and le.")
-    return low, high
+    return max(lows, default=None), min(highs, default=None)
 
 
 # ---- small checks ----

@@ -1,6 +1,8 @@
 """The choices a user has about a model. Free of torch, so that ``--help`` stays instant."""
 
-from typing import Literal
+from typing import Any, Literal, get_args
+
+from rlcd_lite.errors import UserError, shorten
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 EMBEDDED_MODEL = "smollm2"
@@ -11,3 +13,11 @@ Attention = Literal["auto", "sdpa", "eager"]
 Layout = Literal["schema-first", "context-first"]
 
 DEFAULT_LAYOUT: Layout = "schema-first"  # measured: docs/architecture.md
+
+PROMPT_VERSION = 1  # goes up with any change of the words in `prompts`: outputs, adapters and calibrators belong to one version
+
+
+def check_choice(value: object, choices: Any, name: str) -> None:
+    """`UserError` unless ``value`` is one of the literal type's values: for calls from Python, which no parser has checked."""
+    if value not in get_args(choices):
+        raise UserError(f"{name} is {shorten(value)}: use one of {', '.join(get_args(choices))}.")

@@ -16,9 +16,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from rlcd_lite.datasets import SETS, SPLITS, Dataset, Example, Split, data_hash, divided, load, normalise, synthetic
+from rlcd_lite.datasets import SETS, SPLITS, Dataset, Example, Split, data_hash, divided, load, named_set, normalise, synthetic
 from rlcd_lite.datasets.sources import data_directory, hub_is_installed
 from rlcd_lite.errors import UserError
+from rlcd_lite.rows import SUFFIXES
 from rlcd_lite.schema import Schema
 
 CHECKED_TICKETS = 2000  # tickets per split that --check draws of the unlimited set when --n is not given
@@ -57,6 +58,8 @@ class Data:
 
     def run(self) -> None:
         asked = [self.list_sets, self.show is not None, self.check, self.export is not None]
+        if self.name is not None and Path(self.name).suffix not in SUFFIXES and self.name != synthetic.NAME:
+            named_set(self.name)  # an unknown name is the first thing to say
         if sum(asked) != 1:
             raise UserError(f"data was asked for {sum(asked)} things: give one of --list, --show, --check and --export.")
         if self.list_sets:

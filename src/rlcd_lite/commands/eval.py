@@ -21,6 +21,7 @@ from rlcd_lite.datasets import SETS, Dataset, load, synthetic
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.rows import SUFFIXES
 from rlcd_lite.schema import Schema
+from rlcd_lite.settings import PROMPT_VERSION
 
 if TYPE_CHECKING:  # SciPy and torch are imported where they are used, so that --help stays instant
     from rlcd_lite.decision_table import DecisionRow
@@ -112,8 +113,6 @@ class Eval:
 
     def _settings(self, arm: str, calibration: Dataset, test: Dataset) -> dict[str, Any]:
         """What a table depends on: a table that was made with the same is used again."""
-        from rlcd_lite.prompts import PROMPT_VERSION
-
         return {
             "arm": arm,
             "model": self.model.model,

@@ -19,9 +19,10 @@ from rich.text import Text
 from rlcd_lite.commands.model_flags import ModelFlags
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.errors import UserError, shorten
-from rlcd_lite.outputs import DecisionWriter, decision_record
+from rlcd_lite.outputs import DecisionWriter, check_writable, decision_record
 from rlcd_lite.rows import Row, inspect, read_rows
-from rlcd_lite.schema import Decision, Schema, read_text
+from rlcd_lite.schema import Decision, Schema, check_text, read_text
+from rlcd_lite.settings import PROMPT_VERSION
 
 if TYPE_CHECKING:
     from rlcd_lite.engine import DecisionEngine, Trace
@@ -79,7 +80,7 @@ class Infer:
                 with writer.open():
                     writer.write(1, None, decision)
             elif self.json:
-                print(json.dumps(decision.to_dict(), ensure_ascii=False, indent=2))
+                print(json.dumps(decision.to_dict(), ensure_ascii=False, allow_nan=False, indent=2))
             else:
                 Console(highlight=False).print(decision_table(decision))
 
@@ -95,16 +96,20 @@ class Infer:
             raise UserError("the text is needed once: give --context, --context-file or --input.")
         if self.resume and (self.output is None or self.input is None):
             raise UserError("--resume continues a file: give --input and --output with it.")
+        if self.resume and self.overwrite:
+            raise UserError("--resume keeps what is there and --overwrite replaces it: give one of the two.")
+        if self.json and self.output is not None:
+            raise UserError("--json is about what is printed, and --output writes to a file: give one of the two.")
         if self.resume and self.trace is not None:
             raise UserError("--trace describes a whole run and can't be resumed: leave out one of the two.")
-        files = [path.resolve() for path in (self.input, self.output, self.trace) if path is not None]
-        if len(set(files)) < len(files):
-            raise UserError(f"--input, --output and --trace name the file {str(files[-1])!r} twice: give each a file of its own.")
+        read = [path.resolve() for path in (self.input, self.schema, _path(self.context_file)) if path is not None]
+        written = [path.resolve() for path in (self.output, self.trace) if path is not None]
+        if twice := [path for i, path in enumerate(written) if path in read or path in written[:i]]:
+            raise UserError(f"the flags name the file {str(twice[0])!r} twice: write to a file of its own.")
         if self.trace is not None:
             if self.trace.exists() and not self.overwrite:
                 raise UserError(f"trace {str(self.trace)!r} exists: replace it with --overwrite.")
-            if not self.trace.parent.is_dir():
-                raise UserError(f"the folder of trace {str(self.trace)!r} does not exist: create it.")
+            check_writable(self.trace, "trace")
 
     def _text(self) -> str:
         if self.context is not None:
@@ -130,7 +135,9 @@ class Infer:
                 print(f"{self.output} is complete: nothing is left to do.", file=sys.stderr)
                 return
         engine = self.model.load()
-        rows = _GoodRows(path, self.text_column, engine.prompt(schema), done=writer.last_line if writer else 0)
+        prompt = engine.prompt(schema)
+        assert prompt.around  # a schema that leaves no room for a text is one mistake, not one per row
+        rows = _GoodRows(path, self.text_column, prompt, done=writer.last_line if writer else 0)
         with ExitStack() as stack:
             trace = stack.enter_context(self._tracing(engine, rows.line_of))
             advance = stack.enter_context(progress(facts.rows, f"deciding {path.name}"))
@@ -141,7 +148,7 @@ class Infer:
                 if writer is not None:
                     writer.write(line, row_id, decision)
                 else:
-                    print(json.dumps(decision_record(line, row_id, decision), ensure_ascii=False))
+                    print(json.dumps(decision_record(line, row_id, decision), ensure_ascii=False, allow_nan=False))
                 advance()
             if not rows.taken and not rows.done:
                 raise UserError(f"no row of {str(path)!r} could be decided ({rows.first_problem}): mend the file or the flags.")
@@ -158,6 +165,7 @@ class Infer:
             "layout": self.model.layout,
             "text_column": self.text_column,
             "coverage": self.coverage,
+            "prompt_version": PROMPT_VERSION,
         }
 
     @contextmanager
@@ -223,9 +231,13 @@ class _GoodRows:
     def _problem(self, row: Row) -> str | None:
         if row.problem is not None:
             return row.problem
+        row_id = row.values.get("id")
+        if row_id is not None and not isinstance(row_id, str | int):
+            return f"its id is {shorten(row_id)}: an id is a string or an integer"
         if self._column not in row.values:
             return f"it has no {self._column!r} but {', '.join(map(repr, row.values))}: name the text with --text-column"
         try:
+            check_text(row_id if isinstance(row_id, str) else None, "its id")
             self._prompt.encode(row.values[self._column])
         except UserError as error:
             return str(error).rstrip(".")
@@ -246,5 +258,14 @@ def decision_table(decision: Decision) -> Table:
         if answer.expectation is not None:
             value += f" (mean {answer.expectation:.2f})"
         cells = (answer.field.name, value, f"{answer.probability:.3f}", f"{answer.stated:.1f}", shown)
-        table.add_row(*(Text(cell) for cell in cells))  # Text: names and options are data, not markup
+        table.add_row(*(Text(_printable(cell)) for cell in cells))  # Text: names and options are data, not markup
     return table
+
+
+def _printable(text: str) -> str:
+    """The text with control characters written out, so that no name can steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _path(context_file: str | None) -> Path | None:
+    return None if context_file in (None, "-") else Path(context_file or "")
