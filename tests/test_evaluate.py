@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -145,15 +147,28 @@ floats = st.floats(-50, 50, width=32)
 )
 def test_a_table_comes_back_as_it_was(tmp_path_factory, rows: list[DecisionRow]) -> None:
     folder = tmp_path_factory.mktemp("tables")
+    rows += [DecisionRow(CALIBRATION, "c", field, 0, (0.0, 1.0), (0.0, 0.0, 0.0), 1.0) for field in ("a", 'b,"c"\n')]
     for name in ("one", "two"):
-        write_table(folder / name, rows)
+        write_table(folder / name, rows, (0.1, 0.5, 0.9))
     assert read_table(folder / "one") == rows
     assert (folder / "one").read_bytes() == (folder / "two").read_bytes()
 
 
+def test_a_file_tells_every_signals_confidence(tmp_path: Path) -> None:
+    rows = table()
+    write_table(tmp_path / "t.csv.gz", rows, CONFIDENCE_GRID)
+    found = signals(rows, fit_temperatures(rows), CONFIDENCE_GRID)
+    with gzip.open(tmp_path / "t.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        for i, cells in enumerate(csv.DictReader(file)):
+            assert int(cells["choice"]) == rows[i].choice
+            assert int(cells["correct"]) == (rows[i].choice == rows[i].label)
+            for name, confidence in found.confidence.items():
+                assert float(cells[name]) == confidence[i]
+
+
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.csv.gz"
-    write_table(path, table(4, 0))
+    write_table(path, table(4, 0), CONFIDENCE_GRID)
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"junk"):
         path.write_bytes(content)

@@ -70,7 +70,7 @@ def write(folder: Path, tables: Tables) -> Path:
     arms, names = (list(dict.fromkeys(pair[i] for pair in tables)) for i in (0, 1))
     results, comparisons = [], []
     for i, ((arm, name), rows) in enumerate(tables.items()):
-        write_table(folder / f"decisions/{i}.csv.gz", rows)
+        write_table(folder / f"decisions/{i}.csv.gz", rows, GRID)
         result = {"arm": arm, "dataset": name, "table": f"decisions/{i}.csv.gz"} | summarise(rows, GRID, **DRAWS)
         result["order"] = order_summary(rows, **DRAWS)
         if name == "synthetic":

@@ -71,13 +71,19 @@ class Signals:
     best: Floats | None
 
 
-def write_table(path: Path, rows: Iterable[DecisionRow]) -> None:
-    """Write a table; it appears under its name when it is whole, and equal rows give equal bytes."""
+def write_table(path: Path, rows: Sequence[DecisionRow], grid: Sequence[float]) -> None:
+    """Write a table; it appears under its name when it is whole, and equal rows give equal bytes.
+
+    Beside what a row holds, the file has what follows from the table: ``choice``, ``correct`` and the confidence of every signal,
+    with the temperatures of the table's calibration split. They are there for readers of the file; `read_table` derives them anew.
+    """
+    found = signals(rows, fit_temperatures(rows), grid)
     text = io.StringIO(newline="")
     out = csv.writer(text, lineterminator="\n")
-    out.writerow([f.name for f in fields(DecisionRow)])
-    for row in rows:
-        out.writerow([json.dumps(value) if isinstance(value, tuple) else value for value in asdict(row).values()])
+    out.writerow([*(f.name for f in fields(DecisionRow)), "choice", "correct", *SIGNALS])
+    for i, row in enumerate(rows):
+        cells = [json.dumps(value) if isinstance(value, tuple) else value for value in asdict(row).values()]
+        out.writerow([*cells, row.choice, int(found.correct[i]), *(float(found.confidence[name][i]) for name in SIGNALS)])
     scratch = path.with_name(path.name + ".part")
     with scratch.open("wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as file:
         file.write(text.getvalue().encode())

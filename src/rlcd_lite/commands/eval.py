@@ -64,6 +64,7 @@ class Eval:
     """Evaluate again where other settings left tables in the output folder."""
 
     def run(self) -> None:
+        from rlcd_lite.candidates import CONFIDENCE_GRID
         from rlcd_lite.decision_table import read_table, write_table
         from rlcd_lite.summary import write_eval
 
@@ -92,7 +93,7 @@ class Eval:
                     rows = self._decide(engine, f"{arm} on {name}", calibration, test)
                     settings["seconds"] = time.perf_counter() - loaded
                     running += time.perf_counter() - start
-                    write_table(path, rows)
+                    write_table(path, rows, CONFIDENCE_GRID)
                     _record(path).write_text(json.dumps(settings, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
                 forward += json.loads(_record(path).read_text(encoding="utf-8"))["seconds"]
                 tables[arm, name] = read_table(path)
