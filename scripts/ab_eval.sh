@@ -27,7 +27,7 @@ for arm in "${arms[@]}"; do
     evaluated+=(base)
     continue
   fi
-  if ! uv run --all-extras rlcd-lite train --help >/dev/null 2>&1; then
+  if ! uv run --all-extras rlcd-lite --help 2>/dev/null | grep -q '• train '; then
     echo "error: arm '$arm' needs the command rlcd-lite train, which this version does not have: run with ARMS=base." >&2
     exit 2
   fi

@@ -485,3 +485,17 @@ def test_ab_eval_says_what_is_wrong(fake_uv: dict[str, str], arguments: list[str
     assert run.stdout == ""
     assert len(run.stderr.strip().split("\n")) == 1
     assert ("usage" if len(arguments) < 3 else "ARMS=base") in run.stderr
+
+
+def test_ab_eval_says_that_training_is_not_there_yet(tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\nshift 3\nexec "{sys.executable}" -m rlcd_lite "$@"\n')  # uv run --all-extras rlcd-lite …
+    uv.chmod(0o755)
+    script = Path(__file__).parents[1] / "scripts" / "ab_eval.sh"
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ARMS": "grpo_rlcr"}
+    run = subprocess.run(
+        ["bash", str(script), "synthetic", "1", "12"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 2
+    assert run.stderr.startswith("error: arm 'grpo_rlcr' needs the command rlcd-lite train")
+    assert run.stderr.count("\n") == 1
