@@ -15,9 +15,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
 from scipy.special import softmax
 
-from conftest import tiny_engine
+from conftest import tiny_engine, tiny_model
 from rlcd_lite.calibration import brier, ece, log_loss
 from rlcd_lite.candidates import CONFIDENCE_GRID
 from rlcd_lite.cli import main
@@ -152,6 +153,13 @@ def test_a_table_comes_back_as_it_was(tmp_path_factory, rows: list[DecisionRow])
         write_table(folder / name, rows, (0.1, 0.5, 0.9))
     assert read_table(folder / "one") == rows
     assert (folder / "one").read_bytes() == (folder / "two").read_bytes()
+
+
+@pytest.mark.parametrize("example", ["\r", "\n", "\r\n", '"', ",", "a\rb"])
+def test_any_id_survives_a_table(tmp_path: Path, example: str) -> None:
+    rows = [DecisionRow(split, example, "a", 0, (0.0, 1.0), (0.0,) * 5, 1.0) for split in (CALIBRATION, TEST)]
+    write_table(tmp_path / "t.csv.gz", rows, CONFIDENCE_GRID)
+    assert read_table(tmp_path / "t.csv.gz") == rows
 
 
 def test_a_file_tells_every_signals_confidence(tmp_path: Path) -> None:
@@ -316,6 +324,18 @@ def test_a_table_that_is_there_is_not_made_again(evaluate, tmp_path: Path, monke
     assert code == 2
     assert "test_hash" in err
     assert "--overwrite" in err
+
+
+def test_an_adapter_that_was_trained_again_is_not_taken_for_the_old_one(evaluate, model_folder, tokenizer, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        model = tiny_model("llama", len(tokenizer))
+        model.name_or_path = str(model_folder)
+        torch.manual_seed(seed)
+        adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+        adapted.save_pretrained(tmp_path / "run" / "adapter", save_embedding_layers=False)
+        code, _, err = evaluate("--arms", tmp_path / "run")
+        assert code == 2 * seed, err
+    assert "adapter_sha256" in err
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def write_table(path: Path, rows: Sequence[DecisionRow], grid: Sequence[float]) 
     """
     found = signals(rows, fit_temperatures(rows), grid)
     text = io.StringIO(newline="")
-    out = csv.writer(text, lineterminator="\n")
+    out = csv.writer(text)  # with its own line end, CR LF: a cell that holds either character is then quoted
     out.writerow([*(f.name for f in fields(DecisionRow)), "choice", "correct", *SIGNALS])
     for i, row in enumerate(rows):
         cells = [json.dumps(value) if isinstance(value, tuple) else value for value in asdict(row).values()]

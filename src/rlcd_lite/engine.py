@@ -70,9 +70,8 @@ class Prefix:
 class DecisionEngine:
     """A model that answers schemas over texts.
 
-    When it is built, the engine runs a small tree, and one of
-    its paths by a plain forward with the full head, and refuses a model for which the two differ: a mask that is ignored, a head
-    that is scaled, a NaN in the weights.
+    When it is built, the engine runs a small tree, and one of its paths by a plain forward with the full head, and refuses a model
+    for which the two differ: a mask that is ignored, a head that is scaled, a NaN in the weights.
     """
 
     def __init__(self, loaded: LoadedModel, layout: Layout = DEFAULT_LAYOUT) -> None:

@@ -64,7 +64,7 @@ def load_model(
     implementation = attention if attention != "auto" else "eager" if where == "mps" else "sdpa"
     settings = {"dtype": precision, "attn_implementation": implementation}
     if name.endswith(".gguf"):
-        model, tokenizer = _from_gguf(Path(name), settings)
+        model, tokenizer = _from_gguf(Path(name).expanduser(), settings)
     else:
         folder = model_folder(name)
         tokenizer = _load_tokenizer(folder)

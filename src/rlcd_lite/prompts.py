@@ -45,7 +45,7 @@ class Prompt:
     """A schema in one layout for one tokenizer; `tree` adds the texts.
 
     ``max_length`` is the model's window in tokens: every path of a tree fits into it. Raises `UserError` if the tokenizer has too
-    few labels for a field.
+    few labels for a field, or if the schema leaves no room for a text.
     """
 
     def __init__(self, encoder: Encoder, schema: Schema, layout: Layout, max_length: int) -> None:
@@ -66,6 +66,13 @@ class Prompt:
         self.branches = tuple(
             _branch(encoder, f.name, question, labels) for f, question, labels in zip(schema.fields, asked, choices, strict=True)
         )
+        longest = max(len(b.question) + max(len(b.choice_stem), len(b.stated_stem)) for b in self.branches)
+        self._around = len(self._root) + len(self._behind) + longest  # the longest path without its text
+        if self._around >= max_length:
+            raise UserError(
+                f"the schema alone takes {self._around} of the {max_length} tokens of the model's window: "
+                f"use fewer fields, options or descriptions."
+            )
 
     def tree(self, texts: Sequence[tuple[int, ...]]) -> TokenTree:
         """Every read-out of every text in one tree: text by text, field by field, first the choice, then the stated confidence.
@@ -90,25 +97,12 @@ class Prompt:
             raise UserError(f"the text is {shorten(context)}: give a text that is not blank.")
         check_text(context, "the text")
         (ids,) = self._encoder.data([context])
-        around = self.around
-        if (total := around + len(ids)) > self.max_length:
+        if (total := self._around + len(ids)) > self.max_length:
             raise UserError(
                 f"the text has {len(ids)} tokens, with the schema {total}, and the model's window is {self.max_length}: "
-                f"shorten the text to {self.max_length - around} tokens or split it."
+                f"shorten the text to {self.max_length - self._around} tokens or split it."
             )
         return ids + self._behind
-
-    @property
-    def around(self) -> int:
-        """Tokens of the longest path without its text; `UserError` if they leave no room for one."""
-        longest = max(len(b.question) + max(len(b.choice_stem), len(b.stated_stem)) for b in self.branches)
-        around = len(self._root) + len(self._behind) + longest
-        if around >= self.max_length:
-            raise UserError(
-                f"the schema alone takes {around} of the {self.max_length} tokens of the model's window: "
-                f"use fewer fields, options or descriptions."
-            )
-        return around
 
     @property
     def shared(self) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rlcd_lite.commands.model_flags import ModelFlags
+from rlcd_lite.commands.model_flags import ModelFlags, adapter_sha256
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.datasets import SETS, Dataset, load, synthetic
 from rlcd_lite.errors import UserError, shorten
@@ -116,6 +116,7 @@ class Eval:
         """What a table depends on: a table that was made with the same is used again."""
         return {
             "arm": arm,
+            "adapter_sha256": adapter_sha256(_adapter(arm)),
             "model": self.model.model,
             "device": self.model.device,
             "dtype": self.model.dtype,

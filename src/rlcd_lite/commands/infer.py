@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlcd_lite.commands.model_flags import ModelFlags
+from rlcd_lite.commands.model_flags import ModelFlags, adapter_sha256
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.outputs import DecisionWriter, check_writable, decision_record
@@ -135,9 +135,7 @@ class Infer:
                 print(f"{self.output} is complete: nothing is left to do.", file=sys.stderr)
                 return
         engine = self.model.load()
-        prompt = engine.prompt(schema)
-        assert prompt.around  # a schema that leaves no room for a text is one mistake, not one per row
-        rows = _GoodRows(path, self.text_column, prompt, done=writer.last_line if writer else 0)
+        rows = _GoodRows(path, self.text_column, engine.prompt(schema), done=writer.last_line if writer else 0)
         with ExitStack() as stack:
             trace = stack.enter_context(self._tracing(engine, rows.line_of))
             advance = stack.enter_context(progress(facts.rows, f"deciding {path.name}"))
@@ -157,10 +155,9 @@ class Infer:
 
     def _settings(self) -> dict[str, Any]:
         """What must be the same for a run to be continued."""
-        adapter = None if self.model.adapter is None else str(self.model.adapter)
         return {
             "model": self.model.model,
-            "adapter": adapter,
+            "adapter_sha256": adapter_sha256(self.model.adapter),
             "dtype": self.model.dtype,
             "layout": self.model.layout,
             "text_column": self.text_column,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,15 @@ from rlcd_lite.settings import DEFAULT_LAYOUT, DEFAULT_MODEL, Attention, Device,
 
 if TYPE_CHECKING:
     from rlcd_lite.engine import DecisionEngine
+
+
+def adapter_sha256(folder: Path | None) -> str | None:
+    """What tells an adapter from one that was trained again into the same folder; None without one."""
+    weights = None if folder is None else folder / "adapter_model.safetensors"
+    if weights is None or not weights.is_file():  # loading says what is wrong with it
+        return None
+    with weights.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass
