@@ -9,7 +9,7 @@ losses (in nats a decision; positive: schema-first is better) has a paired boots
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class Args:
 
 def run(engine: DecisionEngine, dataset: Dataset, layout: Layout) -> tuple[list[bool], list[float], float]:
     """Whether each decision was right, the mean log loss of each text's decisions, and the seconds a text took."""
-    engine.layout = layout
+    engine.contract = replace(engine.contract, layout=layout)
     correct: list[bool] = []
     losses: list[float] = []
     start = time.perf_counter()

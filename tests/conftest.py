@@ -24,9 +24,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from rlcd_lite.contract import Contract
 from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.models import LoadedModel
-from rlcd_lite.settings import Layout
+from rlcd_lite.settings import Confidence, Grid, Layout
 
 # Qwen2's pre-tokenizer: a letter run may take the character before it, digits stand alone
 QWEN_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -116,10 +117,12 @@ def tiny_engine(
     architecture: str = "llama",
     attention: str = "sdpa",
     layout: Layout = "schema-first",
+    confidence: Confidence = "independent",
+    grid: Grid = "5",
     model: PreTrainedModel | None = None,
 ) -> DecisionEngine:
     model = model if model is not None else tiny_model(architecture, len(tokenizer), attention)
-    return DecisionEngine(LoadedModel(model, tokenizer, f"tiny-{architecture}"), layout)
+    return DecisionEngine(LoadedModel(model, tokenizer, f"tiny-{architecture}"), Contract(layout, confidence, grid))
 
 
 @pytest.fixture

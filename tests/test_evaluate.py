@@ -20,7 +20,6 @@ from scipy.special import softmax
 
 from conftest import tiny_engine, tiny_model
 from rlcd_lite.calibration import brier, ece, log_loss
-from rlcd_lite.candidates import CONFIDENCE_GRID
 from rlcd_lite.cli import main
 from rlcd_lite.commands.eval import dataset_names
 from rlcd_lite.datasets import Dataset, Example, load
@@ -55,6 +54,7 @@ class Reader:
                 FieldScores(
                     torch.tensor([Random(f"{context}{f.name}{o.text}").uniform(-2, 2) for o in f.options]),
                     torch.tensor([Random(f"{context}{f.name}{i}").uniform(-2, 2) for i in range(5)]),
+                    GRID,
                     0.5,
                 )
                 for f in schema.fields
@@ -102,7 +102,9 @@ def test_a_model_that_reads_places_is_caught(tokenizer) -> None:
     class Placed(Reader):
         def score_many(self, schema: Schema, contexts: Iterable[str], coverage: bool) -> Iterator[Scores]:
             for _ in contexts:
-                yield tuple(FieldScores(-torch.arange(len(f.options)).float() * 3, torch.zeros(5), 0.5) for f in schema.fields)
+                yield tuple(
+                    FieldScores(-torch.arange(len(f.options)).float() * 3, torch.zeros(5), GRID, 0.5) for f in schema.fields
+                )
 
     found = order_summary(table(permutations=4, engine=Placed()), **QUICK)
     assert found is not None
@@ -128,6 +130,7 @@ def test_examples_with_their_own_options_are_decided_each(tokenizer) -> None:
 # ---- tables ----
 
 floats = st.floats(-50, 50, width=32)
+GRID = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
 @given(
@@ -140,6 +143,7 @@ floats = st.floats(-50, 50, width=32)
             st.integers(0, 1),
             st.tuples(floats, floats),
             st.tuples(floats, floats, floats),
+            st.just((0.1, 0.5, 0.9)),
             st.floats(0, 1),
             st.none() | st.just((0.25, 0.75)),
         ),
@@ -148,24 +152,26 @@ floats = st.floats(-50, 50, width=32)
 )
 def test_a_table_comes_back_as_it_was(tmp_path_factory, rows: list[DecisionRow]) -> None:
     folder = tmp_path_factory.mktemp("tables")
-    rows += [DecisionRow(CALIBRATION, "c", field, 0, (0.0, 1.0), (0.0, 0.0, 0.0), 1.0) for field in ("a", 'b,"c"\n')]
+    rows += [
+        DecisionRow(CALIBRATION, "c", field, 0, (0.0, 1.0), (0.0, 0.0, 0.0), (0.1, 0.5, 0.9), 1.0) for field in ("a", 'b,"c"\n')
+    ]
     for name in ("one", "two"):
-        write_table(folder / name, rows, (0.1, 0.5, 0.9))
+        write_table(folder / name, rows)
     assert read_table(folder / "one") == rows
     assert (folder / "one").read_bytes() == (folder / "two").read_bytes()
 
 
 @pytest.mark.parametrize("example", ["\r", "\n", "\r\n", '"', ",", "a\rb"])
 def test_any_id_survives_a_table(tmp_path: Path, example: str) -> None:
-    rows = [DecisionRow(split, example, "a", 0, (0.0, 1.0), (0.0,) * 5, 1.0) for split in (CALIBRATION, TEST)]
-    write_table(tmp_path / "t.csv.gz", rows, CONFIDENCE_GRID)
+    rows = [DecisionRow(split, example, "a", 0, (0.0, 1.0), (0.0,) * 5, GRID, 1.0) for split in (CALIBRATION, TEST)]
+    write_table(tmp_path / "t.csv.gz", rows)
     assert read_table(tmp_path / "t.csv.gz") == rows
 
 
 def test_a_file_tells_every_signals_confidence(tmp_path: Path) -> None:
     rows = table()
-    write_table(tmp_path / "t.csv.gz", rows, CONFIDENCE_GRID)
-    found = signals(rows, fit_temperatures(rows), CONFIDENCE_GRID)
+    write_table(tmp_path / "t.csv.gz", rows)
+    found = signals(rows, fit_temperatures(rows))
     with gzip.open(tmp_path / "t.csv.gz", "rt", encoding="utf-8", newline="") as file:
         for i, cells in enumerate(csv.DictReader(file)):
             assert int(cells["choice"]) == rows[i].choice
@@ -176,7 +182,7 @@ def test_a_file_tells_every_signals_confidence(tmp_path: Path) -> None:
 
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.csv.gz"
-    write_table(path, table(4, 0), CONFIDENCE_GRID)
+    write_table(path, table(4, 0))
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"junk"):
         path.write_bytes(content)
@@ -188,7 +194,10 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_options_that_are_not_there_get_no_probability() -> None:
-    rows = [DecisionRow(TEST, "a", "f", 0, (1.0, 2.0), (0.0,), 1.0), DecisionRow(TEST, "b", "f", 0, (1.0, 2.0, 3.0), (0.0,), 1.0)]
+    rows = [
+        DecisionRow(TEST, "a", "f", 0, (1.0, 2.0), (0.0,), (0.5,), 1.0),
+        DecisionRow(TEST, "b", "f", 0, (1.0, 2.0, 3.0), (0.0,), (0.5,), 1.0),
+    ]
     assert logit_matrix(rows).shape == (2, 3)
     assert probabilities(rows)[0] == pytest.approx([*softmax([1.0, 2.0]), 0.0], abs=1e-15)
     hot = softmax(logit_matrix(rows)[0] / 20)
@@ -200,12 +209,12 @@ def test_signals_are_what_their_names_say() -> None:
     temperatures = fit_temperatures(rows)
     assert set(temperatures) == {f.name for f in SCHEMA.fields}
     test = select(rows, TEST)
-    found = signals(test, temperatures, CONFIDENCE_GRID)
+    found = signals(test, temperatures)
     for i, row in enumerate(test):
         p, c = softmax(row.logits), softmax(row.stated_logits)
         assert found.confidence["softmax"][i] == pytest.approx(p.max())
-        assert found.confidence["stated"][i] == CONFIDENCE_GRID[int(c.argmax())]
-        assert found.confidence["stated_mean"][i] == pytest.approx(float(c @ np.array(CONFIDENCE_GRID)))
+        assert found.confidence["stated"][i] == GRID[int(c.argmax())]
+        assert found.confidence["stated_mean"][i] == pytest.approx(float(c @ np.array(GRID)))
         scaled = softmax(np.array(row.logits) / temperatures[row.field].value)
         assert found.confidence["softmax_ts"][i] == pytest.approx(scaled.max())
         assert found.correct[i] == (row.choice == row.label)
@@ -225,8 +234,8 @@ def test_temperatures_never_see_the_test_split() -> None:
 
 def test_a_summary_holds_the_metrics_of_its_table() -> None:
     rows = table()
-    summary = summarise(rows, CONFIDENCE_GRID, **QUICK)
-    found = signals(select(rows, TEST), fit_temperatures(rows), CONFIDENCE_GRID)
+    summary = summarise(rows, **QUICK)
+    found = signals(select(rows, TEST), fit_temperatures(rows))
     assert summary["decisions"] == 120
     assert summary["contexts"] == 40
     for name, signal in summary["signals"].items():
@@ -252,12 +261,12 @@ def test_violations_count_critical_tickets_without_a_human() -> None:
 
 def test_an_arm_does_not_differ_from_itself_and_never_from_other_examples() -> None:
     rows = table()
-    for signal in compare(rows, rows, CONFIDENCE_GRID, **QUICK).values():
+    for signal in compare(rows, rows, **QUICK).values():
         for difference in signal.values():
             assert difference["estimate"] == difference["low"] == difference["high"] == 0
     other = table(seed=1, n=38)
     with pytest.raises(UserError, match="different examples"):
-        compare(rows, other, CONFIDENCE_GRID, **QUICK)
+        compare(rows, other, **QUICK)
 
 
 def test_an_eval_file_is_finite_json_of_a_version(tmp_path: Path) -> None:
@@ -276,7 +285,7 @@ def test_outcomes_that_are_all_right_or_all_wrong_are_summarised(tmp_path: Path)
     rows = table(permutations=0)
     for shift in (0, 1):
         forced = [replace(r, label=(r.choice + shift) % len(r.logits)) for r in rows]
-        summary = summarise(forced, CONFIDENCE_GRID, **QUICK)
+        summary = summarise(forced, **QUICK)
         assert summary["accuracy"]["estimate"] == 1 - shift
         write_eval(tmp_path / "eval.json", {"version": EVAL_VERSION, "results": [summary]})
 

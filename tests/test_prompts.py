@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from conftest import SPECIAL, TEXTS, TRIAGE
-from rlcd_lite.candidates import CONFIDENCE_LABELS, confidence_labels, option_labels
+from rlcd_lite.candidates import confidence_labels, option_labels
 from rlcd_lite.errors import UserError
 from rlcd_lite.prompts import Prompt
 from rlcd_lite.schema import Schema
@@ -71,8 +71,8 @@ def test_a_label_that_merges_with_a_quote_is_never_used() -> None:
 
 def test_a_tokenizer_without_confidence_digits_is_refused() -> None:
     with pytest.raises(UserError, match="1 to 5"):
-        confidence_labels(Encoder(character_tokenizer(('"', "3"))), STEM)
-    assert confidence_labels(Encoder(character_tokenizer()), STEM).labels == CONFIDENCE_LABELS
+        confidence_labels(Encoder(character_tokenizer(('"', "3"))), STEM, 5)
+    assert confidence_labels(Encoder(character_tokenizer()), STEM, 5).labels == tuple("12345")
 
 
 # ---- data is data ----

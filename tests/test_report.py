@@ -47,7 +47,7 @@ def tickets(noise: float, n: int = 40, seed: int = 0) -> list[DecisionRow]:
                 logits = np.log(np.array(posterior) + 0.01) + noise * rng.normal(size=len(posterior))
                 stated = tuple(rng.normal(size=5).tolist())
                 label = f.index(example.labels[f.name])
-                rows.append(DecisionRow(split, example.id, f.name, label, tuple(logits.tolist()), stated, 0.4, posterior))
+                rows.append(DecisionRow(split, example.id, f.name, label, tuple(logits.tolist()), stated, GRID, 0.4, posterior))
     return rows
 
 
@@ -60,7 +60,7 @@ def answers(noise: float, n: int = 30, right: float = 0.7, seed: int = 1) -> lis
         sign = (1 if label else -1) * (1 if rng.random() < right else -1)
         z = sign * min(0.2 + noise * abs(rng.normal()), 1.0)
         split, name = (CALIBRATION, f"c{i}") if i < n else (TEST, f"t{i}")
-        rows.append(DecisionRow(split, name, "answer", int(label), (0.0, z), (0.0, 0.0, 1.0, 0.0, 0.0), 0.3))
+        rows.append(DecisionRow(split, name, "answer", int(label), (0.0, z), (0.0, 0.0, 1.0, 0.0, 0.0), GRID, 0.3))
     return rows
 
 
@@ -70,15 +70,16 @@ def write(folder: Path, tables: Tables) -> Path:
     arms, names = (list(dict.fromkeys(pair[i] for pair in tables)) for i in (0, 1))
     results, comparisons = [], []
     for i, ((arm, name), rows) in enumerate(tables.items()):
-        write_table(folder / f"decisions/{i}.csv.gz", rows, GRID)
-        result = {"arm": arm, "dataset": name, "table": f"decisions/{i}.csv.gz"} | summarise(rows, GRID, **DRAWS)
+        write_table(folder / f"decisions/{i}.csv.gz", rows)
+        contract = {"layout": "schema-first", "confidence": "independent", "confidence_grid": "5"}
+        result = {"arm": arm, "dataset": name, "table": f"decisions/{i}.csv.gz", "contract": contract} | summarise(rows, **DRAWS)
         result["order"] = order_summary(rows, **DRAWS)
         if name == "synthetic":
             result["violations"] = violation_summary(rows, synthetic.SCHEMA, synthetic.RULE)
         results.append(result)
     for name in names:
         for a, b in itertools.combinations(arms, 2):
-            compared = compare(tables[a, name], tables[b, name], GRID, **DRAWS)
+            compared = compare(tables[a, name], tables[b, name], **DRAWS)
             comparisons.append({"dataset": name, "first": a, "second": b, "signals": compared})
     about = {
         name: {
@@ -94,9 +95,8 @@ def write(folder: Path, tables: Tables) -> Path:
     }
     evaluation = {
         "version": EVAL_VERSION,
-        "settings": {"model": "simulated", "dtype": "float32", "layout": "schema-first"} | DRAWS,
+        "settings": {"model": "simulated", "dtype": "float32"} | DRAWS,
         "packages": {"rlcd-lite": "0.1.0"},
-        "grid": list(GRID),
         "arms": arms,
         "datasets": about,
         "results": results,
@@ -264,7 +264,7 @@ def test_null_is_a_dash(folder: Path, tmp_path: Path) -> None:
 
 def test_the_curve_drawn_is_the_one_whose_mean_is_aurc(tables: Tables) -> None:
     rows = tables["base", "synthetic"]
-    found = signals(select(rows, TEST), fit_temperatures(rows), GRID)
+    found = signals(select(rows, TEST), fit_temperatures(rows))
     for name, confidence in found.confidence.items():
         assert figures._risk(found, name).mean() == pytest.approx(aurc(confidence, found.correct), abs=1e-12)
 
@@ -292,9 +292,8 @@ def test_arms_that_were_evaluated_apart_are_compared_as_if_together(folder: Path
         (lambda e: None, "arm 'base' on 'synthetic' stands in"),
         (lambda e: e["datasets"]["synthetic"].update(test_hash="f" * 16), "data set 'synthetic' has the test_hash eeee"),
         (lambda e: e["settings"].update(model="another"), "evaluated with the settings"),
-        (lambda e: e.update(grid=[0.5]), "evaluated with the grid"),
-        (lambda e: e.update(version=EVAL_VERSION + 1), "has the version 2, this program reads 1"),
-        (lambda e: e.pop("grid"), "has no 'grid'"),
+        (lambda e: e.update(version=EVAL_VERSION + 1), "has the version 3, this program reads 2"),
+        (lambda e: e.pop("packages"), "has no 'packages'"),
     ],
 )
 def test_folders_that_do_not_go_together(folder: Path, tmp_path: Path, capsys: Any, edit: Any, sentence: str) -> None:
@@ -436,7 +435,7 @@ def test_pictures_are_pngs_and_the_same_again(folder: Path, reported: Path, tabl
     assert len(files) == 7
     evaluation = read_eval(folder / "eval.json")
     results = {r["arm"]: r for r in evaluation["results"] if r["dataset"] == "synthetic"}
-    again = figures.draw("synthetic", "synthetic", results, {arm: tables[arm, "synthetic"] for arm in results}, GRID, 0)
+    again = figures.draw("synthetic", "synthetic", results, {arm: tables[arm, "synthetic"] for arm in results}, 0)
     assert [picture.file for picture in again] == [
         f"synthetic-{kind}.png" for kind in ("reliability", "risk-coverage", "histogram", "truth")
     ]

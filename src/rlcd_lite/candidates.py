@@ -15,8 +15,7 @@ from string import ascii_lowercase, ascii_uppercase
 from rlcd_lite.errors import UserError
 from rlcd_lite.tokens import Encoder
 
-CONFIDENCE_LABELS = ("1", "2", "3", "4", "5")
-CONFIDENCE_GRID = (0.1, 0.3, 0.5, 0.7, 0.9)  # what the labels stand for: the seed's grid
+_DIGITS = {5: "12345", 10: "0123456789"}  # by the number of confidence levels
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,18 @@ def option_labels(encoder: Encoder, stem: str, count: int) -> Candidates:
     )
 
 
-def confidence_labels(encoder: Encoder, stem: str) -> Candidates:
-    """The labels ``1``-``5`` of the stated confidence after ``stem``; `UserError` if one of them is not a single token."""
-    ids = _single_tokens(encoder, stem, CONFIDENCE_LABELS)
+def confidence_labels(encoder: Encoder, stem: str, levels: int) -> Candidates:
+    """The labels of the stated confidence after ``stem``: ``1``-``5`` for 5 levels, ``0``-``9`` for 10, lowest first.
+
+    `UserError` if one of them is not a single token.
+    """
+    labels = tuple(_DIGITS[levels])
+    ids = _single_tokens(encoder, stem, labels)
     known = tuple(token for token in ids if token is not None)
-    if len(set(known)) != len(CONFIDENCE_LABELS):
-        raise UserError(f"the tokenizer has no single token for each of the digits 1 to 5 after {stem.strip()}: use another model.")
-    return Candidates(CONFIDENCE_LABELS, known)
+    if len(set(known)) != levels:
+        span = f"{labels[0]} to {labels[-1]}"
+        raise UserError(f"the tokenizer has no single token for each of the digits {span} after {stem.strip()}: use another model.")
+    return Candidates(labels, known)
 
 
 def _pool() -> Iterator[str]:

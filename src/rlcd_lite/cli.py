@@ -43,13 +43,15 @@ def _run(args: list[str]) -> None:
     from rlcd_lite.commands.data import Data
     from rlcd_lite.commands.eval import Eval
     from rlcd_lite.commands.infer import Infer
+    from rlcd_lite.commands.merge import Merge
     from rlcd_lite.commands.report import Report
+    from rlcd_lite.commands.train import Train
 
     if args == ["--version"]:
         print(f"rlcd-lite {version('rlcd-lite')}")
         return
     tyro.extras.subcommand_cli_from_dict(
-        {"infer": Infer, "data": Data, "eval": Eval, "report": Report},
+        {"infer": Infer, "train": Train, "eval": Eval, "data": Data, "report": Report, "merge": Merge},
         prog="rlcd-lite",
         description=_DESCRIPTION,
         args=args,

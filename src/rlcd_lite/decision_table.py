@@ -36,7 +36,8 @@ class DecisionRow:
     """One decision.
 
     ``label`` is the index of the right option. ``logits`` (K,) and ``stated_logits`` (C,) are float32 values; ``posterior`` (K,) is
-    the true probability of every option where it is known. ``coverage`` as in `FieldDecision`.
+    the true probability of every option where it is known. ``grid`` (C,) is what the levels of the stated confidence stand for.
+    ``coverage`` as in `FieldDecision`.
     """
 
     split: str
@@ -45,6 +46,7 @@ class DecisionRow:
     label: int
     logits: tuple[float, ...]
     stated_logits: tuple[float, ...]
+    grid: tuple[float, ...]
     coverage: float
     posterior: tuple[float, ...] | None = None
 
@@ -71,13 +73,13 @@ class Signals:
     best: Floats | None
 
 
-def write_table(path: Path, rows: Sequence[DecisionRow], grid: Sequence[float]) -> None:
+def write_table(path: Path, rows: Sequence[DecisionRow]) -> None:
     """Write a table; it appears under its name when it is whole, and equal rows give equal bytes.
 
     Beside what a row holds, the file has what follows from the table: ``choice``, ``correct`` and the confidence of every signal,
     with the temperatures of the table's calibration split. They are there for readers of the file; `read_table` derives them anew.
     """
-    found = signals(rows, fit_temperatures(rows), grid)
+    found = signals(rows, fit_temperatures(rows))
     text = io.StringIO(newline="")
     out = csv.writer(text)  # with its own line end, CR LF: a cell that holds either character is then quoted
     out.writerow([*(f.name for f in fields(DecisionRow)), "choice", "correct", *SIGNALS])
@@ -107,6 +109,7 @@ def _row(cells: dict[str, Any]) -> DecisionRow:
         label=int(cells["label"]),
         logits=tuple(map(float, json.loads(cells["logits"]))),
         stated_logits=tuple(map(float, json.loads(cells["stated_logits"]))),
+        grid=tuple(map(float, json.loads(cells["grid"]))),
         coverage=float(cells["coverage"]),
         posterior=tuple(map(float, json.loads(cells["posterior"]))) if cells["posterior"] else None,
     )
@@ -135,13 +138,13 @@ def fit_temperatures(rows: Sequence[DecisionRow]) -> dict[str, Temperature]:
     return out
 
 
-def signals(rows: Sequence[DecisionRow], temperatures: dict[str, Temperature], grid: Sequence[float]) -> Signals:
-    """Every signal's confidence in each decision; ``grid`` holds the values of the stated confidence's buckets."""
+def signals(rows: Sequence[DecisionRow], temperatures: dict[str, Temperature]) -> Signals:
+    """Every signal's confidence in each decision; a table has one number of confidence levels."""
     logits = logit_matrix(rows)
     log_odds = top_log_odds(logits)
     scaled = top_log_odds(logits / np.array([temperatures[row.field].value for row in rows])[:, None])
     stated = softmax(np.array([row.stated_logits for row in rows], dtype=np.float64), axis=1)  # (n, C)
-    levels = np.array(grid)
+    levels = np.array([row.grid for row in rows])  # (n, C)
     known = all(row.posterior is not None for row in rows)
     return Signals(
         example=[row.example for row in rows],
@@ -149,8 +152,8 @@ def signals(rows: Sequence[DecisionRow], temperatures: dict[str, Temperature], g
         correct=np.array([row.choice == row.label for row in rows], dtype=np.int64),
         confidence={
             "softmax": expit(log_odds),
-            "stated": levels[stated.argmax(axis=1)],
-            "stated_mean": stated @ levels,
+            "stated": levels[np.arange(len(rows)), stated.argmax(axis=1)],
+            "stated_mean": (stated * levels).sum(axis=1),
             "softmax_ts": expit(scaled),
         },
         log_odds={"softmax": log_odds, "softmax_ts": scaled},

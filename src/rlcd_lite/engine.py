@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
-from rlcd_lite.candidates import CONFIDENCE_GRID
+from rlcd_lite.candidates import Candidates, confidence_labels, option_labels
+from rlcd_lite.contract import Contract, agree
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.models import LoadedModel, base_model, load_model
 from rlcd_lite.packing import ROOT, Packed, TokenTree, attention_mask, pack
 from rlcd_lite.prompts import Prompt
-from rlcd_lite.schema import Decision, FieldDecision, Schema
-from rlcd_lite.settings import DEFAULT_LAYOUT, DEFAULT_MODEL, Attention, Device, Dtype, Layout, check_choice
+from rlcd_lite.schema import Decision, Field, FieldDecision, Schema
+from rlcd_lite.settings import DEFAULT_MODEL, Attention, Confidence, Device, Dtype, Grid, Layout
 from rlcd_lite.tokens import Encoder
 
 CPU_BUDGET = 512  # tokens of a packed row in `decide_many`: the fastest of 256, 512, 1024 and 2048 (docs/architecture.md)
@@ -37,14 +38,20 @@ Trace = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class FieldScores:
-    """Float32 logits of one field over one text: ``choice`` (K,) in option order, ``stated`` (C,) over the confidence grid.
+    """Float32 logits of one field over one text: ``choice`` (K,) in option order, less the contract's prior if it has one, and
+    ``stated`` (C,) over the confidence ``grid``; (K, C) if it is conditioned, one row per option that may be chosen.
 
     ``coverage``: share in [0, 1] of the full vocabulary's probability that lies on the choice labels, if it was asked for.
     """
 
     choice: Tensor
     stated: Tensor
+    grid: tuple[float, ...]
     coverage: float | None = None
+
+    def stated_in(self, option: int) -> Tensor:
+        """Logits (C,) of the confidence that is stated in an option."""
+        return self.stated if self.stated.dim() == 1 else self.stated[option]
 
     @property
     def finite(self) -> bool:
@@ -74,10 +81,9 @@ class DecisionEngine:
     for which the two differ: a mask that is ignored, a head that is scaled, a NaN in the weights.
     """
 
-    def __init__(self, loaded: LoadedModel, layout: Layout = DEFAULT_LAYOUT) -> None:
-        check_choice(layout, Layout, "layout")
+    def __init__(self, loaded: LoadedModel, contract: Contract | None = None) -> None:
         self.model, self.name = loaded.model.eval(), loaded.name  # dropout would make two equal calls differ
-        self.layout: Layout = layout
+        self.contract = contract or loaded.contract or Contract()
         self.encoder = Encoder(loaded.tokenizer)
         base = base_model(loaded.model)
         config = base.config.get_text_config()
@@ -93,7 +99,15 @@ class DecisionEngine:
                 f"{len(loaded.tokenizer)}: give it the tokenizer it was trained with."
             )
         self.max_length: int = config.max_position_embeddings
+        self.tokens_run = 0  # by all forwards so far
         self._prompts: dict[tuple[Schema, Layout], Prompt] = {}
+        labels = self.labels()
+        for label, token in self.contract.labels.items():
+            if labels.get(label) != token:
+                raise UserError(
+                    f"the adapter of model {self.name!r} was trained with the token {token} for label {label!r}, and the tokenizer "
+                    f"has {labels.get(label)}: give it the tokenizer it was trained with."
+                )
         self.check()
 
     @classmethod
@@ -105,10 +119,17 @@ class DecisionEngine:
         device: Device = "auto",
         dtype: Dtype = "auto",
         attention: Attention = "auto",
-        layout: Layout = DEFAULT_LAYOUT,
+        layout: Layout | None = None,
+        confidence: Confidence | None = None,
+        grid: Grid | None = None,
     ) -> DecisionEngine:
-        """An engine for a hub id, a local folder, a GGUF file or ``smollm2``; see `rlcd_lite.models.load_model`."""
-        return cls(load_model(str(name), None if adapter is None else Path(adapter), device, dtype, attention), layout)
+        """An engine for a hub id, a local folder, a GGUF file or ``smollm2``; see `rlcd_lite.models.load_model`.
+
+        ``layout``, ``confidence``, ``grid``: as in `Contract`; None: as the model was trained, else the defaults there. Raises
+        `UserError` for one that differs from what the model was trained with.
+        """
+        loaded = load_model(str(name), None if adapter is None else Path(adapter), device, dtype, attention)
+        return cls(loaded, agree(loaded.contract, str(adapter or name), layout, confidence, grid))
 
     # ---- the one place where the model runs ----
 
@@ -131,6 +152,7 @@ class DecisionEngine:
         """
         device = self._head.weight.device
         packed = pack(tree, prefix.ids if prefix else (), device)
+        self.tokens_run += packed.ids.shape[1]
         cache = DynamicCache(prefix.layers if prefix else None) if prefix or keep else None
         out = self._decoder(
             input_ids=packed.ids,
@@ -170,7 +192,8 @@ class DecisionEngine:
         weight, bias = self._head.weight, getattr(self._head, "bias", None)
         if label_ids is not None:
             weight, bias = weight[label_ids], None if bias is None else bias[label_ids]
-        logits = torch.nn.functional.linear(hidden.float(), weight.float(), None if bias is None else bias.float())
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = torch.nn.functional.linear(hidden.float(), weight.float(), None if bias is None else bias.float())
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
     def check(self) -> None:
@@ -204,20 +227,78 @@ class DecisionEngine:
 
     # ---- scores and decisions ----
 
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self._head.weight.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self._decoder.dtype
+        return dtype
+
+    @property
+    def attention(self) -> str:
+        return "eager" if self._eager else "sdpa"
+
     def prompt(self, schema: SchemaLike, layout: Layout | None = None) -> Prompt:
         """The schema's prompt for this model; made once, and kept until many others were made."""
-        key = (Schema.of(schema), layout or self.layout)
+        key = (Schema.of(schema), layout or self.contract.layout)
         if key not in self._prompts:
             if len(self._prompts) >= PROMPTS_KEPT:
                 del self._prompts[next(iter(self._prompts))]
-            self._prompts[key] = Prompt(self.encoder, *key, self.max_length)
+            self._prompts[key] = Prompt(self.encoder, key[0], replace(self.contract, layout=key[1]), self.max_length)
         return self._prompts[key]
 
+    def labels(self) -> dict[str, int]:
+        """Token ids of the first labels of options and of confidences: what an adapter's contract keeps of the tokenizer."""
+        stem = '"answer": "'
+        found = [option_labels(self.encoder, stem, 26), confidence_labels(self.encoder, stem, 5)]
+        return {label: token for part in found for label, token in zip(part.labels, part.ids, strict=True)}
+
     def score(self, schema: SchemaLike, contexts: Sequence[str]) -> list[Scores]:
-        """Logits of every field over every text from one packed forward: what training uses, differentiable under grad mode."""
-        prompt = self.prompt(schema)
-        logits, _, _ = self.read(prompt.tree([prompt.encode(context) for context in contexts]))
-        return _by_text(prompt, logits, [])
+        """Logits of every field over every text from one packed forward, differentiable under grad mode."""
+        return self.score_batch([(schema, context) for context in contexts])
+
+    def score_batch(self, batch: Sequence[tuple[SchemaLike, str]]) -> list[Scores]:
+        """Logits for texts that have a schema each, from one packed forward: what training uses, differentiable under grad mode.
+
+        Texts of one schema share its part of the prompt, wherever they stand in the batch.
+        """
+        members: dict[Schema, list[int]] = {}
+        for i, (schema, _) in enumerate(batch):
+            members.setdefault(Schema.of(schema), []).append(i)
+        tree = TokenTree()
+        for schema, places in members.items():
+            prompt = self.prompt(schema)
+            prompt.tree([prompt.encode(batch[i][1]) for i in places], tree)
+        logits, _, _ = self.read(tree)
+        found: dict[int, Scores] = {}
+        for schema, places in members.items():
+            prompt = self.prompt(schema)
+            used = len(places) * sum(map(prompt.readouts, prompt.branches))
+            found |= zip(places, self._by_text(prompt, logits[:used], []), strict=True)
+            logits = logits[used:]
+        return [found[i] for i in range(len(batch))]
+
+    def prior(self, field: Field) -> tuple[float, ...] | None:
+        """What the contract subtracts from a field's choice logits."""
+        return self.contract.prior.get(Contract.key(field))
+
+    def _by_text(self, prompt: Prompt, logits: Sequence[Tensor], coverages: Sequence[float]) -> list[Scores]:
+        """Scores per text and field: read-outs come text by text, field by field, the choice before what is stated in it."""
+        fields: list[FieldScores] = []
+        at = 0
+        while at < len(logits):
+            branch = prompt.branches[len(fields) % len(prompt.branches)]
+            choice, *stated = logits[at : at + prompt.readouts(branch)]
+            if (prior := self.prior(prompt.schema.fields[len(fields) % len(prompt.branches)])) is not None:
+                choice = choice - choice.new_tensor(prior)
+            rows = torch.stack(stated) if prompt.conditioned else stated[0]  # (K, C) or (C,)
+            fields.append(FieldScores(choice, rows, branch.grid, coverages[at] if coverages else None))
+            at += prompt.readouts(branch)
+        count = len(prompt.branches)
+        return [tuple(fields[i : i + count]) for i in range(0, len(fields), count)]
 
     def score_many(
         self,
@@ -283,7 +364,7 @@ class DecisionEngine:
         tree = prompt.tree(texts)
         logits, coverages, kept = self.read(tree, prefix, keep, coverage)
         flat = torch.cat(logits).cpu()  # one transfer for all read-outs
-        scores = _by_text(prompt, flat.split([len(row) for row in logits]), coverages)
+        scores = self._by_text(prompt, flat.split([len(row) for row in logits]), coverages)
         bad = [f.name for row in scores for f, s in zip(prompt.schema.fields, row, strict=True) if not s.finite]
         if bad:
             raise UserError(
@@ -331,13 +412,6 @@ class ContextSession:
         return _decision(schema, scores)
 
 
-def _by_text(prompt: Prompt, logits: Sequence[Tensor], coverages: Sequence[float]) -> list[Scores]:
-    """Scores per text and field: the read-outs of a prompt's tree come text by text, field by field, choice before stated."""
-    fields = [FieldScores(logits[i], logits[i + 1], coverages[i] if coverages else None) for i in range(0, len(logits), 2)]
-    count = len(prompt.branches)
-    return [tuple(fields[i : i + count]) for i in range(0, len(fields), count)]
-
-
 def _head_of(states: Tensor | None, length: int) -> Tensor:
     """The first ``length`` positions of keys or values (1, heads, N, width)."""
     assert states is not None
@@ -374,13 +448,13 @@ def _decision(schema: Schema, scores: Scores) -> Decision:
     for field, score in zip(schema.fields, scores, strict=True):
         # float64, so that the probabilities sum to 1 as closely as a JSON number can say
         probabilities = score.choice.double().softmax(0).tolist()
-        stated = score.stated.double().softmax(0).tolist()
+        stated = score.stated_in(int(score.choice.argmax())).double().softmax(0).tolist()
         fields.append(
             FieldDecision(
                 field,
                 tuple(probabilities),
-                stated=CONFIDENCE_GRID[stated.index(max(stated))],
-                stated_mean=sum(p * c for p, c in zip(stated, CONFIDENCE_GRID, strict=True)),
+                stated=score.grid[stated.index(max(stated))],
+                stated_mean=sum(p * c for p, c in zip(stated, score.grid, strict=True)),
                 coverage=score.coverage,
             )
         )
@@ -392,17 +466,24 @@ def _trace_records(prompt: Prompt, tree: TokenTree, scores: Sequence[Scores], fi
     readouts = iter(tree.readouts)
     for number, text in enumerate(scores, start=first):
         for field, branch, score in zip(prompt.schema.fields, prompt.branches, text, strict=True):
-            for kind, candidates, options, logits in (
-                ("choice", branch.choice, [o.value for o in field.options], score.choice),
-                ("stated", branch.stated, list(CONFIDENCE_GRID), score.stated),
-            ):
+            options = [o.value for o in field.options]
+            rows: list[tuple[dict[str, Any], Candidates, list[Any], Tensor]]
+            rows = [({"kind": "choice"}, branch.choice, options, score.choice)]
+            if prompt.conditioned:
+                rows += [
+                    ({"kind": "stated", "answer": option}, branch.stated, list(branch.grid), row)
+                    for option, row in zip(options, score.stated, strict=True)
+                ]
+            else:
+                rows.append(({"kind": "stated"}, branch.stated, list(branch.grid), score.stated))
+            for what, candidates, meanings, logits in rows:
                 yield {
                     "context": number,
                     "field": field.name,
-                    "kind": kind,
+                    **what,
                     "path_ids": list(tree.path(next(readouts).segment)),
                     "label_ids": list(candidates.ids),
                     "labels": list(candidates.labels),
-                    "options": options,
+                    "options": meanings,
                     "logits": logits.tolist(),
                 }

@@ -1,4 +1,4 @@
-"""Arms × data sets → decision tables: the part of an evaluation that runs the model.
+"""Arms × data sets → decision tables: the part of an evaluation that runs the model; and the short one that training runs.
 
 Each arm and data set is a table of its own on disk, written whole, so that a killed evaluation goes on behind the last one.
 """
@@ -9,8 +9,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from scipy.special import log_softmax
+
+from rlcd_lite.calibration import brier, ece
 from rlcd_lite.datasets import Dataset, Example
-from rlcd_lite.decision_table import CALIBRATION, TEST, DecisionRow
+from rlcd_lite.decision_table import CALIBRATION, TEST, DecisionRow, fit_temperatures, logit_matrix, select, signals
 from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.schema import Field, Schema
 
@@ -41,7 +45,7 @@ def decide_part(engine: DecisionEngine, part: Part, advance: Callable[[], None])
     """The rows of one split, in the order of its examples; ``advance`` is called once a text."""
     for schema, examples in _runs(part.examples):
         orders = {f.name: _order(f, part.shuffle) for f in schema.fields}
-        shown = Schema(tuple(_reordered(f, orders[f.name]) for f in schema.fields))
+        shown = Schema(tuple(reordered(f, orders[f.name]) for f in schema.fields))
         scores = engine.score_many(shown, (e.context for e in examples), coverage=True)
         for example, answers in zip(examples, scores, strict=True):
             for f, answer in zip(schema.fields, answers, strict=True):
@@ -57,11 +61,36 @@ def decide_part(engine: DecisionEngine, part: Part, advance: Callable[[], None])
                     f.name,
                     f.index(example.labels[f.name]),
                     tuple(back),
-                    tuple(answer.stated.tolist()),
+                    tuple(answer.stated_in(int(answer.choice.argmax())).tolist()),
+                    answer.grid,
                     answer.coverage,
                     posterior,
                 )
             advance()
+
+
+def held_out(engine: DecisionEngine, calibration: Dataset, measured: Dataset) -> dict[str, float]:
+    """A short evaluation without intervals, for the log of a training run.
+
+    ``acc``; per signal ``SIGNAL_ece``, ``SIGNAL_brier``, ``SIGNAL_conf`` (mean confidence); ``nll``, the mean −log probability of
+    the right option, and ``nll_ts`` after the temperatures that ``calibration`` gives. Both are proper and see the whole
+    distribution, so that being surely wrong never looks good.
+    """
+    parts = Part(CALIBRATION, calibration.examples), Part(TEST, measured.examples)
+    rows = [row for part in parts for row in decide_part(engine, part, lambda: None)]
+    temperatures = fit_temperatures(rows)
+    test = select(rows, TEST)
+    found = signals(test, temperatures)
+    out = {"acc": float(found.correct.mean())}
+    for name, confidence in found.confidence.items():
+        out[f"{name}_ece"] = float(ece(confidence, found.correct))
+        out[f"{name}_brier"] = float(brier(confidence, found.correct))
+        out[f"{name}_conf"] = float(confidence.mean())
+    logits, at = logit_matrix(test), (np.arange(len(test)), [row.label for row in test])
+    scaled = logits / np.array([temperatures[row.field].value for row in test])[:, None]
+    out["nll"] = float(-log_softmax(logits, axis=1)[at].mean())
+    out["nll_ts"] = float(-log_softmax(scaled, axis=1)[at].mean())
+    return out
 
 
 def _runs(examples: Sequence[Example]) -> Iterator[tuple[Schema, list[Example]]]:
@@ -84,7 +113,7 @@ def _order(field: Field, shuffle: random.Random | None) -> list[int]:
     return order
 
 
-def _reordered(field: Field, order: list[int]) -> Field:
+def reordered(field: Field, order: list[int]) -> Field:
     """The field with its options in another order. A bool or int has an order of its own: it is shown as a choice of its values."""
     if order == sorted(order):
         return field

@@ -80,15 +80,14 @@ def draw(
     stem: str,
     results: Mapping[str, Mapping[str, Any]],
     tables: Mapping[str, Sequence[DecisionRow]],
-    grid: Sequence[float],
     seed: int,
 ) -> list[Picture]:
     """The pictures of one data set, in files that begin with ``stem``.
 
-    ``results`` and ``tables`` map its arms to their result in eval.json and to the decision table behind it; ``grid`` and ``seed``
-    are eval.json's.
+    ``results`` and ``tables`` map its arms to their result in eval.json and to the decision table behind it; ``seed``
+    is eval.json's.
     """
-    found = {arm: signals(select(rows, TEST), _temperatures(results[arm]), grid) for arm, rows in tables.items()}
+    found = {arm: signals(select(rows, TEST), _temperatures(results[arm])) for arm, rows in tables.items()}
     with _style():
         drawn = [
             (

@@ -11,7 +11,7 @@ from rlcd_lite.decision_table import DecisionRow
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.summary import compare
 
-HEADER = ("version", "settings", "packages", "grid", "arms", "datasets", "results", "comparisons")
+HEADER = ("version", "settings", "packages", "arms", "datasets", "results", "comparisons")
 
 
 def merge(evaluations: Mapping[Path, Mapping[str, Any]]) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def merge(evaluations: Mapping[Path, Mapping[str, Any]]) -> dict[str, Any]:
         missing = [key for key in HEADER if key not in evaluation]
         if missing:
             raise UserError(f"the eval.json of {str(folder)!r} has no {missing[0]!r}: evaluate again.")
-        for key in ("version", "settings", "grid"):
+        for key in ("version", "settings"):
             if merged.setdefault(key, evaluation[key]) != evaluation[key]:
                 raise UserError(
                     f"{str(folder)!r} was evaluated with the {key} {shorten(evaluation[key], 200)}, the folder before it with "
@@ -64,7 +64,7 @@ def missing_comparisons(
     known = [{c["first"], c["second"]} for c in evaluation["comparisons"] if c["dataset"] == dataset]
     draws = {key: evaluation["settings"][key] for key in ("resamples", "seed")}
     return [
-        {"dataset": dataset, "first": a, "second": b, "signals": compare(tables[a], tables[b], evaluation["grid"], **draws)}
+        {"dataset": dataset, "first": a, "second": b, "signals": compare(tables[a], tables[b], **draws)}
         for a, b in combinations(tables, 2)
         if {a, b} not in known
     ]

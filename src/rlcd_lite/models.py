@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -23,6 +23,7 @@ from platformdirs import user_cache_path
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.initialization import no_init_weights
 
+from rlcd_lite.contract import Contract, read_contract
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.settings import DEFAULT_MODEL, EMBEDDED_MODEL, Attention, Device, Dtype, check_choice
 
@@ -36,12 +37,14 @@ _HUB_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
 class LoadedModel:
     """A model with its tokenizer, and the name it was asked for by.
 
-    ``model`` is a `PreTrainedModel`, or a PEFT model around one where an adapter was loaded.
+    ``model`` is a `PreTrainedModel`, or a PEFT model around one where an adapter was loaded. ``contract``: how it was trained to be
+    asked, if it was.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     name: str
+    contract: Contract | None = None
 
 
 def load_model(
@@ -65,15 +68,18 @@ def load_model(
     settings = {"dtype": precision, "attn_implementation": implementation}
     if name.endswith(".gguf"):
         model, tokenizer = _from_gguf(Path(name).expanduser(), settings)
+        contract = None
     else:
         folder = model_folder(name)
+        contract = read_contract(folder)  # of a merged model
         tokenizer = _load_tokenizer(folder)
         model = _from_safetensors(folder, name, settings)
     model.name_or_path = name  # what PEFT writes into an adapter as its base model
     if adapter is not None:
         model = _with_adapter(model, name, adapter)
+        contract = read_contract(adapter)
     model.to(where)  # type: ignore[arg-type]  # transformers wraps `to` in a way that hides its signature
-    return LoadedModel(model, tokenizer, name)
+    return LoadedModel(model, tokenizer, name, contract)
 
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
@@ -272,6 +278,25 @@ def _with_adapter(model: PreTrainedModel, name: str, folder: Path) -> PreTrained
             return PeftModel.from_pretrained(model, str(folder))  # type: ignore[return-value]
     except Exception as error:  # shapes, names and file errors, each of another class
         raise UserError(f"{where} does not fit the model {name!r} ({_first_line(error)}): load it with its own base.") from error
+
+
+def trainable(loaded: LoadedModel, rank: int, alpha: int, seed: int) -> LoadedModel:
+    """The model with an adapter to train: the one it has, or a fresh LoRA on every linear layer but the head.
+
+    The adapter's weights are float32 whatever the model's are, and nothing else is trained. There is no dropout: it would make the
+    probabilities that are trained others than those that were drawn from.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    if base_model(loaded.model) is loaded.model:
+        torch.manual_seed(seed)
+        config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+        return replace(loaded, model=get_peft_model(loaded.model, config))  # type: ignore[arg-type]
+    for name, parameter in loaded.model.named_parameters():
+        if "lora_" in name:
+            parameter.requires_grad_(True)
+            parameter.data = parameter.data.float()
+    return loaded
 
 
 # ---- small parts ----

@@ -4,6 +4,9 @@ Two layouts of the same parts. *schema-first*: the options of all fields, then t
 that the schema part is shared by all texts. *context-first*: the text, then every field's question in a branch of its own, so
 that the text is shared by all questions and no field sees another one.
 
+With a *conditioned* confidence, the confidence branch stands under the label of every option instead, so that the number may
+depend on the answer that it rates: ``"severity": "`` ── ``A`` ── ``", "confidence": "``.
+
     schema-first                                      context-first
     fields ── text { ─┬─ "severity": "                text ─┬─ severity? … { ─┬─ "severity": "
                       ├─ "severity_confidence": "           │                 └─ "severity_confidence": "
@@ -15,79 +18,103 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 
-from rlcd_lite.candidates import CONFIDENCE_GRID, CONFIDENCE_LABELS, Candidates, confidence_labels, option_labels
+from rlcd_lite.candidates import Candidates, confidence_labels, option_labels
+from rlcd_lite.contract import Contract
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.packing import ROOT, TokenTree
+from rlcd_lite.rewards import confidence_grid
 from rlcd_lite.schema import CONFIDENCE_SUFFIX, Field, Schema, check_text
-from rlcd_lite.settings import Layout
 from rlcd_lite.tokens import Encoder
 
 _TEXT = "Text:\n"
 _TASK = "Answer in JSON with one label for each key.\n"
-_BUCKETS = ", ".join(f"{label} = {value:.0%}" for label, value in zip(CONFIDENCE_LABELS, CONFIDENCE_GRID, strict=True))
-_CONFIDENCE = f'A key that ends in "{CONFIDENCE_SUFFIX}" says how likely the answer is right: {_BUCKETS}\n'
+_CONFIDENCE = {
+    "independent": f'A key that ends in "{CONFIDENCE_SUFFIX}" says how likely the answer is right',
+    "conditioned": 'The key "confidence" behind an answer says how likely it is right',
+}
+_CONDITIONED_STEM = '", "confidence": "'
 _OPEN = "{"
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """What stands behind the text for one field, and the labels that are read there."""
+    """What stands behind the text for one field, the labels that are read there, and what the confidence labels stand for."""
 
     question: tuple[int, ...]  # empty in the schema-first layout: all fields are asked before the text
+    stem: tuple[int, ...]  # the tokens that the two stems share; none when the confidence is conditioned
     choice_stem: tuple[int, ...]
-    stated_stem: tuple[int, ...]
+    stated_stem: tuple[int, ...]  # behind `stem`, or behind the choice's stem and a label
     choice: Candidates
     stated: Candidates
+    grid: tuple[float, ...]
 
 
 class Prompt:
-    """A schema in one layout for one tokenizer; `tree` adds the texts.
+    """A schema under one contract for one tokenizer; `tree` adds the texts.
 
     ``max_length`` is the model's window in tokens: every path of a tree fits into it. Raises `UserError` if the tokenizer has too
     few labels for a field, or if the schema leaves no room for a text.
     """
 
-    def __init__(self, encoder: Encoder, schema: Schema, layout: Layout, max_length: int) -> None:
-        self.schema, self.layout, self.max_length = schema, layout, max_length
+    def __init__(self, encoder: Encoder, schema: Schema, contract: Contract, max_length: int) -> None:
+        self.schema, self.max_length = schema, max_length
+        self.conditioned = contract.confidence == "conditioned"
         self._encoder = encoder
         frame = encoder.frame()
+        grids = [confidence_grid(contract.grid, len(f.options)) for f in schema.fields]
+        stated = [_stated(encoder, f.name, len(grid), self.conditioned) for f, grid in zip(schema.fields, grids, strict=True)]
         choices = [option_labels(encoder, _stem(f.name), len(f.options)) for f in schema.fields]
         questions = [_question(f, labels) for f, labels in zip(schema.fields, choices, strict=True)]
+        if len(set(grids)) == 1:
+            said = f"{_CONFIDENCE[contract.confidence]}: {_levels(stated[0], grids[0])}\n"
+        else:
+            said = f"{_CONFIDENCE[contract.confidence]}.\n"
+            questions = [f"{q}confidence: {_levels(s, g)}\n" for q, s, g in zip(questions, stated, grids, strict=True)]
         (opening,) = encoder.data([_OPEN])
-        if layout == "schema-first":
-            (before,) = encoder.data([f"{_TASK}{''.join(questions)}{_CONFIDENCE}\n{_TEXT}"])
+        if contract.layout == "schema-first":
+            (before,) = encoder.data([f"{_TASK}{''.join(questions)}{said}\n{_TEXT}"])
             self._root, self._behind = frame.before + before, frame.after + opening
             asked: list[tuple[int, ...]] = [() for _ in questions]
         else:
             (before,) = encoder.data([_TEXT])
             self._root, self._behind = frame.before + before, ()
-            asked = [ids + frame.after + opening for ids in encoder.data([f"\n\n{_TASK}{q}{_CONFIDENCE}" for q in questions])]
-        self.branches = tuple(
-            _branch(encoder, f.name, question, labels) for f, question, labels in zip(schema.fields, asked, choices, strict=True)
-        )
-        longest = max(len(b.question) + max(len(b.choice_stem), len(b.stated_stem)) for b in self.branches)
-        self._around = len(self._root) + len(self._behind) + longest  # the longest path without its text
+            asked = [ids + frame.after + opening for ids in encoder.data([f"\n\n{_TASK}{q}{said}" for q in questions])]
+        parts = zip(schema.fields, asked, choices, stated, grids, strict=True)
+        self.branches = tuple(self._branch(f.name, q, labels, levels, grid) for f, q, labels, levels, grid in parts)
+        self._around = len(self._root) + len(self._behind) + max(map(self._longest, self.branches))  # without the text
         if self._around >= max_length:
             raise UserError(
                 f"the schema alone takes {self._around} of the {max_length} tokens of the model's window: "
                 f"use fewer fields, options or descriptions."
             )
 
-    def tree(self, texts: Sequence[tuple[int, ...]]) -> TokenTree:
-        """Every read-out of every text in one tree: text by text, field by field, first the choice, then the stated confidence.
+    def tree(self, texts: Sequence[tuple[int, ...]], tree: TokenTree | None = None) -> TokenTree:
+        """Every read-out of every text in one tree: text by text, field by field, first the choice, then the stated confidence,
+        which has one read-out, or one per option if it is conditioned.
 
-        ``texts`` come from `encode`. Segment 0 is what the texts share and segment 1 the first text.
+        ``texts`` come from `encode`. Segment 0 is what the texts share and segment 1 the first text. ``tree``: one to grow on, for a
+        batch of several schemas; the texts then stand beside what it holds.
         """
-        tree = TokenTree()
+        tree = TokenTree() if tree is None else tree
         root = tree.add(self._root, ROOT)
         for ids in texts:
             trunk = tree.add(ids, root)
             for branch in self.branches:
-                asked = tree.add(branch.question, trunk)
-                tree.read(tree.add(branch.choice_stem, asked), branch.choice.ids)
-                tree.read(tree.add(branch.stated_stem, asked), branch.stated.ids)
+                stem = tree.add(branch.stem, tree.add(branch.question, trunk))
+                choice = tree.add(branch.choice_stem, stem)
+                tree.read(choice, branch.choice.ids)
+                if self.conditioned:
+                    for label in branch.choice.ids:
+                        tree.read(tree.add((label, *branch.stated_stem), choice), branch.stated.ids)
+                else:
+                    tree.read(tree.add(branch.stated_stem, stem), branch.stated.ids)
         return tree
+
+    def readouts(self, branch: _Branch) -> int:
+        """How many read-outs a field has in the tree of one text."""
+        return 1 + (len(branch.choice.ids) if self.conditioned else 1)
 
     def encode(self, context: str) -> tuple[int, ...]:
         """Token ids of the text and what directly follows it; `UserError` if it is blank or longer than the model's window."""
@@ -104,6 +131,11 @@ class Prompt:
             )
         return ids + self._behind
 
+    def _longest(self, branch: _Branch) -> int:
+        """Tokens of a field's longest path behind the text."""
+        ways = len(branch.choice_stem), len(branch.stated_stem)
+        return len(branch.question + branch.stem) + (sum(ways) + 1 if self.conditioned else max(ways))
+
     @property
     def shared(self) -> int:
         """Tokens that all texts share."""
@@ -112,13 +144,29 @@ class Prompt:
     @property
     def asked(self) -> int:
         """Tokens that every text adds beside its own."""
-        return sum(len(b.question) + len(b.choice_stem) + len(b.stated_stem) for b in self.branches)
+        return sum(
+            len(b.question + b.stem + b.choice_stem)
+            + (len(b.choice.ids) * (1 + len(b.stated_stem)) if self.conditioned else len(b.stated_stem))
+            for b in self.branches
+        )
+
+    def _branch(
+        self, name: str, question: tuple[int, ...], choice: Candidates, stated: Candidates, grid: tuple[float, ...]
+    ) -> _Branch:
+        if self.conditioned:
+            choice_stem, stated_stem = self._encoder.data([_stem(name), _CONDITIONED_STEM])
+            return _Branch(question, (), choice_stem, stated_stem, choice, stated, grid)
+        choice_stem, stated_stem = self._encoder.data([_stem(name), _stem(name + CONFIDENCE_SUFFIX)])
+        shared = len(commonprefix([choice_stem, stated_stem]))
+        return _Branch(question, choice_stem[:shared], choice_stem[shared:], stated_stem[shared:], choice, stated, grid)
 
 
-def _branch(encoder: Encoder, name: str, question: tuple[int, ...], labels: Candidates) -> _Branch:
-    stated = _stem(name + CONFIDENCE_SUFFIX)
-    choice_stem, stated_stem = encoder.data([_stem(name), stated])
-    return _Branch(question, choice_stem, stated_stem, labels, confidence_labels(encoder, stated))
+def _stated(encoder: Encoder, name: str, levels: int, conditioned: bool) -> Candidates:
+    return confidence_labels(encoder, _CONDITIONED_STEM if conditioned else _stem(name + CONFIDENCE_SUFFIX), levels)
+
+
+def _levels(stated: Candidates, grid: tuple[float, ...]) -> str:
+    return ", ".join(f"{label} = {value:.0%}" for label, value in zip(stated.labels, grid, strict=True))
 
 
 def _stem(key: str) -> str:

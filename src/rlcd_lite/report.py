@@ -84,14 +84,19 @@ def _difference(found: Mapping[str, Any]) -> str:
     return f"{number(found['estimate'])} ({low} to {high}), {number(100 * found['other_sign'], 1)} %"
 
 
+def _asked(contract: Mapping[str, str]) -> str:
+    return f"layout {contract['layout']}, {contract['confidence']} confidence (grid {contract['confidence_grid']})"
+
+
 # ---- tables ----
 
 
 def build(evaluation: Mapping[str, Any]) -> Report:
     """The report on an evaluation as `rlcd_lite.merge` gives it."""
     settings, packages = evaluation["settings"], evaluation["packages"]
+    asked = sorted({_asked(result["contract"]) for result in evaluation["results"]})
     facts = (
-        f"Model {settings['model']}, dtype {settings['dtype']}, layout {settings['layout']}; "
+        f"Model {settings['model']}, dtype {settings['dtype']}, {' or '.join(asked)}; "
         f"intervals are 95 % percentile intervals over {settings['resamples']:,} resamples of contexts (seed {settings['seed']}); "
         + ", ".join(f"{package} {version}" for package, version in packages.items())
         + "."

@@ -1,5 +1,6 @@
 """The choices a user has about a model. Free of torch, so that ``--help`` stays instant."""
 
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from rlcd_lite.errors import UserError, shorten
@@ -11,6 +12,8 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "sdpa", "eager"]
 Layout = Literal["schema-first", "context-first"]
+Confidence = Literal["independent", "conditioned"]
+Grid = Literal["5", "10", "per-field"]
 
 DEFAULT_LAYOUT: Layout = "schema-first"  # measured: docs/architecture.md
 
@@ -19,5 +22,9 @@ PROMPT_VERSION = 1  # goes up with any change of the words in `prompts`: outputs
 
 def check_choice(value: object, choices: Any, name: str) -> None:
     """`UserError` unless ``value`` is one of the literal type's values: for calls from Python, which no parser has checked."""
-    if value not in get_args(choices):
-        raise UserError(f"{name} is {shorten(value)}: use one of {', '.join(get_args(choices))}.")
+    known = get_args(choices)
+    if value not in known:
+        close = get_close_matches(value, known, n=1) if isinstance(value, str) else []
+        raise UserError(
+            f"{name} is {shorten(value)}: " + (f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}.")
+        )

@@ -36,21 +36,21 @@ from rlcd_lite.resample import Interval, bootstrap, mean_interval, paired_bootst
 from rlcd_lite.schema import Schema, Value
 from rlcd_lite.selective import at_gates, augrc, aurc, clopper_pearson, e_aurc
 
-EVAL_VERSION = 1
+EVAL_VERSION = 2
 GATES = (0.5, 0.7, 0.9, 0.95, 0.99)
 
 Metric = Callable[[Ints], Numbers]
 Rule = tuple[tuple[str, Value], tuple[str, Value]]  # ((field, value), (field, value)): the first implies the second
 
 
-def summarise(rows: Sequence[DecisionRow], grid: Sequence[float], *, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+def summarise(rows: Sequence[DecisionRow], *, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
     """All metrics of one table; temperatures are fitted on its calibration split, everything else is about its test split.
 
     ``resamples`` and ``seed`` are the bootstrap's, which draws contexts. Intervals are conditional on the fitted temperatures.
     """
     test = select(rows, TEST)
     temperatures = fit_temperatures(rows)
-    found = signals(test, temperatures, grid)
+    found = signals(test, temperatures)
     out: dict[str, Any] = {
         "contexts": len(set(found.example)),
         "decisions": len(test),
@@ -114,9 +114,7 @@ def violation_summary(rows: Sequence[DecisionRow], schema: Schema, rule: Rule) -
     return {"rule": rule_text, "contexts": len(contexts), "rate": {"estimate": broken / len(contexts), "low": low, "high": high}}
 
 
-def compare(
-    first: Sequence[DecisionRow], second: Sequence[DecisionRow], grid: Sequence[float], *, resamples: int = 1000, seed: int = 0
-) -> dict[str, Any]:
+def compare(first: Sequence[DecisionRow], second: Sequence[DecisionRow], *, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
     """Each metric of the first table's signals less that of the second's, paired over contexts.
 
     Raises `UserError` if the two are not about the same decisions.
@@ -124,7 +122,7 @@ def compare(
     a, b = select(first, TEST), select(second, TEST)
     if [(r.example, r.field, r.label) for r in a] != [(r.example, r.field, r.label) for r in b]:
         raise UserError("two arms were evaluated on different examples, so they can't be compared: evaluate both on the same.")
-    one, two = signals(a, fit_temperatures(first), grid), signals(b, fit_temperatures(second), grid)
+    one, two = signals(a, fit_temperatures(first)), signals(b, fit_temperatures(second))
     out: dict[str, Any] = {}
     for name in SIGNALS:
         ours, theirs = _metrics(one, name), _metrics(two, name)

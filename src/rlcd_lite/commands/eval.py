@@ -64,7 +64,6 @@ class Eval:
     """Evaluate again where other settings left tables in the output folder."""
 
     def run(self) -> None:
-        from rlcd_lite.candidates import CONFIDENCE_GRID
         from rlcd_lite.decision_table import read_table, write_table
         from rlcd_lite.summary import write_eval
 
@@ -93,7 +92,7 @@ class Eval:
                     rows = self._decide(engine, f"{arm} on {name}", calibration, test)
                     settings["seconds"] = time.perf_counter() - loaded
                     running += time.perf_counter() - start
-                    write_table(path, rows, CONFIDENCE_GRID)
+                    write_table(path, rows)
                     _record(path).write_text(json.dumps(settings, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
                 forward += json.loads(_record(path).read_text(encoding="utf-8"))["seconds"]
                 tables[arm, name] = read_table(path)
@@ -114,14 +113,15 @@ class Eval:
 
     def _settings(self, arm: str, calibration: Dataset, test: Dataset) -> dict[str, Any]:
         """What a table depends on: a table that was made with the same is used again."""
+        adapter = _adapter(arm)
         return {
             "arm": arm,
-            "adapter_sha256": adapter_sha256(_adapter(arm)),
+            "adapter_sha256": adapter_sha256(adapter),
             "model": self.model.model,
             "device": self.model.device,
             "dtype": self.model.dtype,
             "attention": self.model.attention,
-            "layout": self.model.layout,
+            "contract": replace(self.model, adapter=adapter).contract().settings(),
             "prompt_version": PROMPT_VERSION,
             "dataset": test.name,
             "calibration_hash": calibration.hash,
@@ -153,14 +153,14 @@ class Eval:
     def _evaluation(
         self, arms: list[str], sets: dict[str, tuple[Dataset, Dataset]], tables: dict[tuple[str, str], list[DecisionRow]]
     ) -> dict[str, Any]:
-        from rlcd_lite.candidates import CONFIDENCE_GRID
         from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, summarise, violation_summary
 
         draws = {"resamples": self.resamples, "seed": self.seed}
         results = []
         for (arm, name), rows in tables.items():
             result: dict[str, Any] = {"arm": arm, "dataset": name, "table": f"decisions/{_file_name(arm, name)}"}
-            result |= summarise(rows, CONFIDENCE_GRID, resamples=self.resamples, seed=self.seed)
+            result["contract"] = replace(self.model, adapter=_adapter(arm)).contract().settings()
+            result |= summarise(rows, resamples=self.resamples, seed=self.seed)
             result["order"] = order_summary(rows, resamples=self.resamples, seed=self.seed)
             if name == synthetic.NAME:
                 result["violations"] = violation_summary(rows, synthetic.SCHEMA, synthetic.RULE)
@@ -169,15 +169,14 @@ class Eval:
         for name in sets:
             for first, second in combinations(arms, 2):
                 pair = tables[first, name], tables[second, name]
-                compared = compare(*pair, CONFIDENCE_GRID, resamples=self.resamples, seed=self.seed)
+                compared = compare(*pair, resamples=self.resamples, seed=self.seed)
                 comparisons.append({"dataset": name, "first": first, "second": second, "signals": compared})
-        settings = {"model": self.model.model, "dtype": self.model.dtype, "layout": self.model.layout}
+        settings = {"model": self.model.model, "dtype": self.model.dtype}
         versions = {package: version(package) for package in ("rlcd-lite", "torch", "transformers", "numpy", "scipy")}
         return {
             "version": EVAL_VERSION,
             "settings": settings | draws,
             "packages": versions,
-            "grid": list(CONFIDENCE_GRID),
             "arms": arms,
             "datasets": {name: _about(calibration, test) for name, (calibration, test) in sets.items()},
             "results": results,

@@ -159,7 +159,7 @@ class Infer:
             "model": self.model.model,
             "adapter_sha256": adapter_sha256(self.model.adapter),
             "dtype": self.model.dtype,
-            "layout": self.model.layout,
+            **self.model.contract().settings(),
             "text_column": self.text_column,
             "coverage": self.coverage,
             "prompt_version": PROMPT_VERSION,

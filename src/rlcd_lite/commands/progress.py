@@ -10,25 +10,33 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rlcd_lite import ranks
+
 _PLAIN_SECONDS = 10.0
 
 
 @contextmanager
-def progress(total: int, title: str) -> Iterator[Callable[[], None]]:
-    """A function that counts one more row: a bar on a terminal's stderr, a plain line every ten seconds elsewhere."""
+def progress(total: int, title: str, unit: str = "rows", done: int = 0) -> Iterator[Callable[..., None]]:
+    """A function that counts one more: a bar on a terminal's stderr, a plain line every ten seconds elsewhere.
+
+    ``done``: how many were counted before. The function takes a note to show beside the count. Only the main process shows anything.
+    """
+    if not ranks.is_main():
+        yield lambda note="": None
+        return
     if sys.stderr.isatty():
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(title, total=total)
-            yield lambda: bar.advance(task)
+        with Progress(*columns, TextColumn("{task.fields[note]}", markup=False), console=Console(stderr=True)) as bar:
+            task = bar.add_task(title, total=total, completed=done, note="")
+            yield lambda note="": bar.update(task, advance=1, note=note)
         return
-    done, told = 0, time.monotonic()
+    told = time.monotonic()
 
-    def advance() -> None:
+    def advance(note: str = "") -> None:
         nonlocal done, told
         done += 1
         if time.monotonic() - told >= _PLAIN_SECONDS:
             told = time.monotonic()
-            print(f"{title}: {done} of {total} rows", file=sys.stderr)
+            print(f"{title}: {done} of {total} {unit}" + (f"; {note}" if note else ""), file=sys.stderr, flush=True)
 
     yield advance

@@ -44,7 +44,7 @@ class Report:
                 results = {result["arm"]: result for result in evaluation["results"] if result["dataset"] == name}
                 tables = {arm: _table(result) for arm, result in results.items()}
                 evaluation["comparisons"] += missing_comparisons(evaluation, name, tables)
-                pictures += draw(name, stem, results, tables, evaluation["grid"], evaluation["settings"]["seed"])
+                pictures += draw(name, stem, results, tables, evaluation["settings"]["seed"])
             report = build(evaluation)
         except (KeyError, TypeError) as error:  # the version is right, so somebody changed the file
             raise UserError(f"an eval.json is incomplete ({shorten(str(error))}): evaluate again.") from error
