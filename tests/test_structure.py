@@ -53,6 +53,7 @@ ORDER = [
     "tokens",
     "candidates",
     "packing",
+    "attention",
     "prompts",
     "models",
     "engine",

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
+from rlcd_lite.attention import BLOCKS, blocks
 from rlcd_lite.candidates import Candidates, confidence_labels, option_labels
 from rlcd_lite.contract import Contract, agree
 from rlcd_lite.errors import UserError, shorten
@@ -91,7 +92,9 @@ class DecisionEngine:
         self._cap: float | None = getattr(config, "final_logit_softcapping", None)
         self._windows = _windows(config, self.name)
         self._eager = config._attn_implementation == "eager"
-        if config._attn_implementation not in ("eager", "sdpa"):
+        if config._attn_implementation == "sdpa":
+            base.set_attn_implementation(BLOCKS)
+        elif config._attn_implementation not in ("eager", BLOCKS):
             raise UserError(f"attention {config._attn_implementation!r} takes no tree-shaped mask: use --attention sdpa or eager.")
         if len(loaded.tokenizer) > len(self._head.weight):
             raise UserError(
@@ -154,12 +157,14 @@ class DecisionEngine:
         packed = pack(tree, prefix.ids if prefix else (), device)
         self.tokens_run += packed.ids.shape[1]
         cache = DynamicCache(prefix.layers if prefix else None) if prefix or keep else None
+        cut = {} if self._eager else {"tree_blocks": blocks(packed.visible, packed.cuts)}
         out = self._decoder(
             input_ids=packed.ids,
             position_ids=packed.positions,
             attention_mask=self._masks(packed),
             cache=cache,
             use_cache=cache is not None,
+            **cut,
         )
         hidden = out.last_hidden_state[0, packed.readouts]  # (R, d)
         logits: list[Tensor] = [hidden] * len(tree.readouts)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+CUT_BELOW = 192  # tokens
+SHORTEST_PART = 32  # tokens
 ROOT = -1  # the parent of a segment that follows nothing
 
 
@@ -72,6 +74,7 @@ class Packed:
     key_positions: Tensor  # (P + N,) int64, the same for every key: the cached ones first
     visible: Tensor  # (N, P + N) bool, True where a query may attend
     readouts: Tensor  # (R,) int64, index in the row of the last token of each read-out's segment
+    cuts: tuple[int, ...]  # where the row falls into parts that hardly see each other: before which tokens
 
 
 def pack(tree: TokenTree, prefix: Sequence[int] = (), device: torch.device | str = "cpu") -> Packed:
@@ -111,7 +114,25 @@ def pack(tree: TokenTree, prefix: Sequence[int] = (), device: torch.device | str
         key_positions=torch.cat([torch.arange(p), positions]).to(device),
         visible=visible.to(device),
         readouts=readouts.to(device),
+        cuts=_cuts(run, first),
     )
+
+
+def _cuts(run: Sequence[Segment], first: int) -> tuple[int, ...]:
+    """Before each child of a segment that has much below it, where the part before is not short."""
+    below = [0] * len(run)  # tokens that descend from each segment
+    for i in reversed(range(len(run))):
+        if (above := run[i].parent - first) >= 0:
+            below[above] += below[i] + len(run[i].ids)
+    cuts: list[int] = []
+    at = last = 0
+    for segment in run:
+        wide = segment.parent < first or below[segment.parent - first] >= CUT_BELOW
+        if wide and at - last >= SHORTEST_PART:
+            cuts.append(at)
+            last = at
+        at += len(segment.ids)
+    return tuple(cuts)
 
 
 def attention_mask(packed: Packed, window: int | None = None, additive: torch.dtype | None = None) -> Tensor:
