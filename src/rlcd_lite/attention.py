@@ -1,14 +1,15 @@
 """Attention over a packed row in blocks: queries that see the same part of the row are computed against that part alone.
 
 In a row of N tokens most of the N² pairs are masked: a text sees what all texts share and itself. SDPA computes the masked pairs
-too. Here the row is cut into runs of queries, and each run meets only the keys that at least one of its queries sees. How the row is
-cut changes the speed and nothing else, because the keys of a run are read off the mask.
+too. Here the row is cut into runs of queries, and each run meets only the keys that at least one of its queries sees. How the row
+is cut changes the speed and nothing else, because the keys of a run are read off the mask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,11 +31,9 @@ class Block:
 
 
 def blocks(visible: Tensor, cuts: Sequence[int]) -> list[Block]:
-    """The blocks of a row with the mask ``visible`` (N, P + N) that is cut before the queries ``cuts``, ascending, none of them 0."""
+    """The blocks of a row with the mask ``visible`` (N, P + N), cut before the queries ``cuts``: ascending, none of them 0."""
     edges = [0, *cuts, len(visible)]
-    return [
-        Block(start, end, visible[start:end].any(0).nonzero()[:, 0]) for start, end in zip(edges, edges[1:], strict=False)
-    ]
+    return [Block(start, end, visible[start:end].any(0).nonzero()[:, 0]) for start, end in pairwise(edges)]
 
 
 def _forward(

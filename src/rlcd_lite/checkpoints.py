@@ -26,7 +26,7 @@ KEPT = 2
 
 
 def write_whole(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Make ``folder`` from what ``fill`` writes into an empty one; it appears under its name in one step, in place of an earlier one.
+    """Make ``folder`` from what ``fill`` writes into an empty one; it takes the name, and an earlier one's place, when it is whole.
 
     If filling fails (a full disk, say), the earlier folder is untouched.
     """

@@ -46,13 +46,13 @@ def _about_rl(rows: Sequence[Row]) -> dict[str, str]:
     multiplier = _mean(rows, "choice_grad_mult")
     if multiplier is not None and multiplier < 0:
         found["brier trap"] = (
-            f"the choice is paid for being wrong (choice_grad_mult {multiplier:.2f}): the stated confidence is below ½, so a sure wrong "
-            f"answer earns more than an honest one. Use --reward rlcr or --decouple."
+            f"the choice is paid for being wrong (choice_grad_mult {multiplier:.2f}): the stated confidence is below ½, so a sure "
+            f"wrong answer earns more than an honest one. Use --reward rlcr or --decouple."
         )
     stated, accuracy = _mean(rows, "stated_conf_mean"), _mean(rows, "acc")
     if stated is not None and accuracy is not None and stated - accuracy > 0.3:
         found["overconfident"] = (
-            f"the stated confidence is {stated:.2f} and the accuracy {accuracy:.2f}: this reward does not hold the number to the truth."
+            f"the stated confidence is {stated:.2f} and the accuracy {accuracy:.2f}: this reward does not hold it to the truth."
         )
     return found
 

@@ -1,8 +1,8 @@
 """Scores and labels → a loss: sampled GRPO, the exact expectation, and supervision. Pure functions of one field over one text.
 
 A *policy* is the pair of distributions that the model has for a field: log π over its K options, and log ρ over the C levels of
-the stated confidence, ``(C,)``, or ``(K, C)`` where the confidence is conditioned on the option. A decision is one step: draw an option
-a ~ π and a confidence c ~ ρ(· | a), and be paid r(a, c) (`rlcd_lite.rewards`). Losses are to be minimised.
+the stated confidence, ``(C,)``, or ``(K, C)`` where the confidence is conditioned on the option. A decision is one step: draw an
+option a ~ π and a confidence c ~ ρ(· | a), and be paid r(a, c) (`rlcd_lite.rewards`). Losses are to be minimised.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Policy:
 
 
 def action_values(policy: Policy, label: int, reward: Reward) -> tuple[Tensor, Tensor]:
-    """Per option a (K,): its correctness without p_a, w·1[a = y], and its expected calibration Σ_c ρ(c | a)·(−b(c − 1[a = y])²)."""
+    """Per option a (K,): its correctness without p_a, w·1[a = y], and its expected calibration −b Σ_c ρ(c | a)(c − 1[a = y])²."""
     correct = torch.nn.functional.one_hot(policy.choice.new_tensor(label, dtype=torch.long), len(policy.choice)).float()  # (K,)
     calibration = reward.calibration(correct[:, None], policy.grid)  # (K, C)
     return reward.w * correct, (policy.stated.exp() * calibration).sum(-1)
@@ -72,7 +72,7 @@ def expected_loss(policy: Policy, reported: Tensor, label: int, reward: Reward) 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """G draws for one field over one text: indices of options and levels (G,), and the log-probabilities (G,) they had when drawn."""
+    """G draws for one field over one text: indices of options and levels (G,), and their log-probabilities (G,) when drawn."""
 
     choice: Tensor
     stated: Tensor
@@ -107,8 +107,8 @@ def rollout_rewards(policy: Policy, reported: Tensor, rollouts: Rollouts, correc
 def advantages(rewards: Tensor, baseline: Baseline = "mean", normalise: bool = False) -> Tensor:
     """Rewards (G,) less their group's baseline.
 
-    ``mean``: of the group (Shao et al. 2024, arXiv 2402.03300). ``rloo``: of the *other* rollouts (Kool et al. 2019; Ahmadian et al.
-    2024, arXiv 2402.14740), identically G/(G − 1) times the former, and unbiased. ``normalise``: divide by the group's standard
+    ``mean``: of the group (Shao et al. 2024, arXiv 2402.03300). ``rloo``: of the *other* rollouts (Kool et al. 2019; Ahmadian et
+    al. 2024, arXiv 2402.14740), identically G/(G − 1) times the former, and unbiased. ``normalise``: divide by the group's standard
     deviation; this pays for confidence wherever the answer is right more often than not, whatever its true probability (arXiv
     2508.11800; Liu et al. 2025, arXiv 2503.20783), and is there to show that.
     """

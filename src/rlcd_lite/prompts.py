@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 
 from rlcd_lite.candidates import Candidates, confidence_labels, option_labels
 from rlcd_lite.contract import Contract
@@ -94,8 +93,8 @@ class Prompt:
         """Every read-out of every text in one tree: text by text, field by field, first the choice, then the stated confidence,
         which has one read-out, or one per option if it is conditioned.
 
-        ``texts`` come from `encode`. Segment 0 is what the texts share and segment 1 the first text. ``tree``: one to grow on, for a
-        batch of several schemas; the texts then stand beside what it holds.
+        ``texts`` come from `encode`. Segment 0 is what the texts share and segment 1 the first text. ``tree``: one to grow on, for
+        a batch of several schemas; the texts then stand beside what it holds.
         """
         tree = TokenTree() if tree is None else tree
         root = tree.add(self._root, ROOT)
@@ -157,7 +156,7 @@ class Prompt:
             choice_stem, stated_stem = self._encoder.data([_stem(name), _CONDITIONED_STEM])
             return _Branch(question, (), choice_stem, stated_stem, choice, stated, grid)
         choice_stem, stated_stem = self._encoder.data([_stem(name), _stem(name + CONFIDENCE_SUFFIX)])
-        shared = len(commonprefix([choice_stem, stated_stem]))
+        shared = next(i for i, (a, b) in enumerate(zip(choice_stem, stated_stem, strict=False)) if a != b)
         return _Branch(question, choice_stem[:shared], choice_stem[shared:], stated_stem[shared:], choice, stated, grid)
 
 

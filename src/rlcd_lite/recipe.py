@@ -33,8 +33,8 @@ class Recipe:
     objective: Objective = "rl"
     """rl is paid by --reward; sft-ce and sft-brier are taught the label, by cross-entropy or by the Brier score."""
     reward: RewardName = "rlcr"
-    """rlcr: 1[correct] − (confidence − 1[correct])². brier: its second term. binary: its first. dist-brier: 1[correct] − probability.
-    dist-rlcr: dist-brier for the choice, brier for the confidence."""
+    """rlcr: 1[correct] − (confidence − 1[correct])². brier: its second term. binary: its first. dist-brier: 1[correct] −
+    probability. dist-rlcr: dist-brier for the choice, brier for the confidence."""
     decouple: bool = False
     """Pay the choice for correctness alone and the confidence for its Brier score alone."""
     w_correct: float = 1.0
@@ -62,7 +62,7 @@ class Recipe:
     feedback: Feedback = "full"
     """bandit: the learner sees only whether the answers that it drew were right, never the label."""
     warmup_steps: int | None = None
-    """Supervised steps on the choice alone before RL. Three in ten of --steps if not given; none with bandit feedback or supervision."""
+    """Supervised steps on the choice alone before RL. If not given: three in ten of --steps, none with bandit feedback."""
     prior_correction: bool = False
     """Subtract each field's mean label logits over 64 training texts from the policy, and keep them with the adapter."""
     shuffle_options: bool = False
@@ -78,7 +78,7 @@ class Recipe:
     lora_alpha: int = 32
     """Its scale is alpha / rank."""
     train_n: int | None = None
-    """Training examples, seen again in a fresh order when they run out. If not given: all, or for synthetic as many as are needed."""
+    """Training examples, seen again in a fresh order when they run out. If not given: all, or for synthetic as many as needed."""
     eval_every: int = 50
     """Steps between evaluations on held-out examples; 0 leaves them out."""
     eval_n: int = 100
@@ -112,6 +112,10 @@ class Recipe:
     def phase(self, step: int) -> str:
         """What step 1, 2, … does: ``warm-up``, ``rl``, or the supervised objective's name."""
         return "warm-up" if step <= self.warmup else self.objective
+
+    def draws(self, step: int) -> bool:
+        """Whether step 1, 2, … learns from drawn answers."""
+        return self.phase(step) == "rl" and self.estimator == "grpo"
 
     def lr_at(self, step: int) -> float:
         """Learning rate of step 1, 2, …: linear up over 5 % of the steps (5 at least), then half a cosine down to a tenth."""
@@ -192,8 +196,8 @@ class Recipe:
         lowest = confidence_grid(grid, 2)[0]
         if self.objective == "rl" and self.reward != "brier" and not self.paid.pays_for_being_right(lowest):
             found.append(
-                f"--w-correct {self.w_correct:g} is less than {1 - 2 * lowest:.1f} × --w-calibration {self.w_calibration:g}: an answer "
-                f"that is surely wrong then earns more than an honest guess."
+                f"--w-correct {self.w_correct:g} is less than {1 - 2 * lowest:.1f} × --w-calibration {self.w_calibration:g}: an "
+                f"answer that is surely wrong then earns more than an honest guess."
             )
         if self.objective == "rl" and self.reward == "brier" and not self.decouple:
             found.append(

@@ -1,7 +1,7 @@
 """What a decision is worth: the confidence grid, and rewards of an answer and of the confidence stated in it. Pure maths.
 
-Notation, used by `rlcd_lite.objectives` too: option ``a`` with probability ``p_a``, right option ``y``, stated confidence ``c`` from the
-grid, weights ``w`` of correctness and ``b`` of calibration. Every reward has the form
+Notation, used by `rlcd_lite.objectives` too: option ``a`` with probability ``p_a``, right option ``y``, stated confidence ``c``
+from the grid, weights ``w`` of correctness and ``b`` of calibration. Every reward has the form
 
     r(a, c) = w · (1[a = y] − p_a · distribution) − b · (c − 1[a = y])²
 """
@@ -65,7 +65,7 @@ class Reward:
         return self.w if self.decoupled else self.slope(mean_confidence)
 
     def slope(self, confidence: float) -> float:
-        """dV/dp = w − b + 2bc, where V(p) = p·r(right, c) + (1 − p)·r(wrong, c) is the value of an answer right with probability p."""
+        """dV/dp = w − b + 2bc of the value V(p) = p·r(right, c) + (1 − p)·r(wrong, c) of an answer that is right with probability p."""
         return self.w - self.b + 2 * self.b * confidence
 
     def pays_for_being_right(self, lowest: float) -> bool:

@@ -45,7 +45,7 @@ from rlcd_lite.objectives import (
     supervised_loss,
 )
 from rlcd_lite.recipe import PRIOR_CONTEXTS, Recipe
-from rlcd_lite.schema import Field, Schema
+from rlcd_lite.schema import Schema
 
 # Means over the decisions of a step; what a phase does not have is null in the log.
 STATISTICS = (
@@ -218,7 +218,7 @@ class Trainer:
     def _update(
         self, step: int, batch: Sequence[Shown], rollouts: dict[tuple[int, str], Rollouts]
     ) -> tuple[dict[str, float | None], float]:
-        """Gradient of the step's mean loss, clipped, and the update. Fills ``rollouts`` in the first epoch, reads them in later ones."""
+        """Clipped gradient of the step's mean loss, and the update. Fills ``rollouts`` in the first epoch, reads them later."""
         recipe, device = self.recipe, self.accelerator.device
         decisions = sum(len(self.train[self.index(step, place)].schema.fields) for place in range(recipe.batch * ranks.world()))
         self.optimizer.zero_grad()
@@ -258,9 +258,10 @@ class Trainer:
             generator = torch.Generator().manual_seed(_seed("rollouts", self.recipe.seed, step, shown.place))
             for j, field in enumerate(shown.schema.fields):
                 base = None if reference is None else reference[i][j]
-                loss, found = self._decision(
-                    step, scores[i][j], field.index(shown.example.labels[field.name]), base, rollouts, (i, shown, field, generator)
-                )
+                label, key = field.index(shown.example.labels[field.name]), (shown.place, field.name)
+                if self.recipe.draws(step) and key not in rollouts:
+                    rollouts[key] = draw(Policy.of(scores[i][j], self.recipe.rollout_temp), self.recipe.rollouts, generator)
+                loss, found = self._decision(self.recipe.phase(step), scores[i][j], label, base, rollouts.get(key))
                 losses.append(loss)
                 statistics.append([found.get(name, float("nan")) for name in STATISTICS])
                 names.append(f"field {shorten(field.name)} of example {shorten(shown.example.id)}")
@@ -277,15 +278,14 @@ class Trainer:
 
     def _decision(
         self,
-        step: int,
+        phase: str,
         scores: FieldScores,
         label: int,
         base: FieldScores | None,
-        drawn: dict[tuple[int, str], Rollouts],
-        where: tuple[int, Shown, Field, torch.Generator],
+        rollouts: Rollouts | None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """The loss of one decision, and its statistics."""
-        recipe, reward, phase = self.recipe, self.recipe.paid, self.recipe.phase(step)
+        recipe, reward = self.recipe, self.recipe.paid
         reported = Policy.of(scores)
         policy = Policy.of(scores, recipe.rollout_temp) if phase == "rl" else reported
         found = _describe(reported, label)
@@ -293,21 +293,16 @@ class Trainer:
             loss = choice_cross_entropy(policy, label)
         elif phase != "rl":
             loss = supervised_loss(policy, label, recipe.objective, recipe.w_correct, recipe.w_calibration)
-        elif recipe.estimator == "exact":
+        elif rollouts is None:
             loss = expected_loss(policy, reported.choice.exp(), label, reward)
         else:
-            _, shown, field, generator = where
-            key = (shown.place, field.name)
-            if key not in drawn:
-                drawn[key] = draw(policy, recipe.rollouts, generator)
-            rollouts = drawn[key]
             correct = (rollouts.choice == label).float()  # all that is seen of the label, and so enough for bandit feedback
             loss, more = self._grpo(policy, reported, rollouts, correct)
             found |= more
         if phase == "rl":
             value, calibration = action_values(policy, label, reward)
             found["choice_grad_mult"] = reward.w if reward.decoupled else _right_over_wrong(policy, value + calibration, label)
-            if recipe.estimator == "exact":
+            if rollouts is None:
                 found["reward_mean"] = _expected_reward(policy, reported, label, value, calibration, reward)
             if base is not None:
                 kl = divergence(policy, Policy.of(base, recipe.rollout_temp))
@@ -361,8 +356,8 @@ class Trainer:
         """Mean label logits of every field over unlabelled training texts, by place in the list of options."""
         if self.train.schema is None:
             raise UserError(
-                f"--prior-correction is about the places of a field's options, and data set {self.train.name!r} has options of its own "
-                f"in every example: leave it out."
+                f"--prior-correction is about the places of a field's options, and data set {self.train.name!r} has options of its "
+                f"own in every example: leave it out."
             )
         found: dict[Any, list[Tensor]] = {}
         for number, example in enumerate(self.train.examples[:PRIOR_CONTEXTS]):

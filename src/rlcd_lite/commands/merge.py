@@ -53,7 +53,8 @@ class Merge:
         )
         if not difference <= _SLACK:
             raise UserError(
-                f"adapter {str(folder)!r} merged differs by {difference:.2g} in a label logit, over {_SLACK:g}: use it as an adapter."
+                f"adapter {str(folder)!r} when merged differs by {difference:.2g} in a label logit, more than {_SLACK:g}: "
+                f"use it as an adapter."
             )
 
         def fill(scratch: Path) -> None:

@@ -45,8 +45,8 @@ class ModelFlags:
     """independent states the confidence without a look at the choice; conditioned states one in every option, which may depend on
     it; as the adapter was trained, else independent, if not given."""
     confidence_grid: Grid | None = None
-    """Levels of the stated confidence: 5 (0.1 to 0.9), 10 (0.05 to 0.95), or per-field (5 from 1 / options to 1); as the adapter was
-    trained, else 5, if not given."""
+    """Levels of the stated confidence: 5 (0.1 to 0.9), 10 (0.05 to 0.95), or per-field (5 from 1 / options to 1); as the adapter
+    was trained, else 5, if not given."""
 
     def contract(self) -> Contract:
         """How the model will be asked: as it was trained, or as the flags say; `UserError` where these differ."""

@@ -19,7 +19,7 @@ _PLAIN_SECONDS = 10.0
 def progress(total: int, title: str, unit: str = "rows", done: int = 0) -> Iterator[Callable[..., None]]:
     """A function that counts one more: a bar on a terminal's stderr, a plain line every ten seconds elsewhere.
 
-    ``done``: how many were counted before. The function takes a note to show beside the count. Only the main process shows anything.
+    ``done``: how many were counted before. The function takes a note to show beside the count. Only the main process shows it.
     """
     if not ranks.is_main():
         yield lambda note="": None

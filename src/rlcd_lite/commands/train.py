@@ -240,7 +240,7 @@ class Train:
             "forward": f"{row['tokens']} tokens for {recipe.batch * ranks.world()} examples, {prompt.shared} of them shared by all",
             "adapter": f"{trained:,} trained numbers on {engine.name}",
             "memory": f"{memory:,.0f} MiB for weights, gradient and moments, and activations beside them",
-            "time": f"{row['seconds']:.1f} s a step, {row['seconds'] * recipe.steps / 60:.0f} minutes for {recipe.steps} steps and evaluations beside",
+            "time": f"{row['seconds']:.1f} s a step, {row['seconds'] * recipe.steps / 60:.0f} minutes for {recipe.steps} steps",
         }
         for name, value in lines.items():
             print(f"{name}\t{value}")
@@ -267,14 +267,8 @@ class Train:
 
 def _git_commit() -> str | None:
     try:
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,  # noqa: S607
-        )
+        command = ["git", "rev-parse", "HEAD"]
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None
