@@ -5,10 +5,11 @@
 #
 # N is the number of test examples. Everything lands in runs/ab-DATASET/ and runs/ab-DATASET-ARM/. Settings from outside:
 #
-#   ARMS   arms, with spaces between them: base, grpo_REWARD for a reward of `rlcd-lite train`, grpo_REWARD_dec with decoupled advantages
+#   ARMS   arms, with spaces between them: base, or the name of a file of configs/ without its ending
 #   MODEL  the model (default: that of rlcd-lite)
+#   TRAIN  further flags of `rlcd-lite train` for every arm, such as "--seed 1 --precision bf16"
 #
-# An arm that is trained already, and a table that is made already, is used again.
+# An arm that was interrupted goes on; one that is trained already, and a table that is made already, is used again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,6 +19,7 @@ if [ $# -ne 3 ]; then
 fi
 dataset=$1 steps=$2 n=$3
 read -ra arms <<<"${ARMS:-base grpo_rlcr grpo_brier grpo_brier_dec grpo_binary}"
+read -ra train <<<"${TRAIN:-}"
 model=(${MODEL:+--model "$MODEL"})  # below in a form that old versions of bash take when it is empty
 set=${dataset//[^A-Za-z0-9._-]/_}
 
@@ -27,15 +29,18 @@ for arm in "${arms[@]}"; do
     evaluated+=(base)
     continue
   fi
-  if ! uv run --all-extras rlcd-lite --help 2>/dev/null | grep -q '• train '; then
-    echo "error: arm '$arm' needs the command rlcd-lite train, which this version does not have: run with ARMS=base." >&2
+  if [ ! -f "configs/$arm.yaml" ]; then
+    echo "error: arm '$arm' is neither base nor one of: $(cd configs && echo *.yaml | sed 's/\.yaml//g')." >&2
     exit 2
   fi
-  reward=${arm#grpo_}
-  train=(--dataset "$dataset" --steps "$steps" --reward "${reward%_dec}" --run-name "ab-$set-$arm")
-  [ "$reward" = "${reward%_dec}" ] || train+=(--decouple)
-  [ -d "runs/ab-$set-$arm/adapter" ] || uv run --all-extras rlcd-lite train ${model[@]+"${model[@]}"} "${train[@]}"
-  evaluated+=("runs/ab-$set-$arm")
+  run=ab-$set-$arm
+  if [ ! -d "runs/$run/adapter" ]; then
+    resume=()
+    [ ! -f "runs/$run/config.json" ] || resume=(--resume)
+    uv run --all-extras rlcd-lite train ${model[@]+"${model[@]}"} --config "configs/$arm.yaml" --dataset "$dataset" --steps "$steps" \
+      --run-name "$run" ${train[@]+"${train[@]}"} ${resume[@]+"${resume[@]}"}
+  fi
+  evaluated+=("runs/$run")
 done
 
 uv run --all-extras rlcd-lite eval ${model[@]+"${model[@]}"} --arms "$(IFS=,; echo "${evaluated[*]}")" \

@@ -13,13 +13,16 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from conftest import ARCHITECTURES, TEXTS, TRIAGE, tiny_engine, tiny_model
+from rlcd_lite.attention import blocks
 from rlcd_lite.engine import DecisionEngine, FieldScores
 from rlcd_lite.errors import UserError
-from rlcd_lite.packing import ROOT, Packed, TokenTree, attention_mask
+from rlcd_lite.packing import ROOT, Packed, TokenTree, attention_mask, pack
+from rlcd_lite.rewards import confidence_grid
 from rlcd_lite.schema import Schema
-from rlcd_lite.settings import Layout
+from rlcd_lite.settings import Confidence, Grid, Layout
 
 LAYOUTS: tuple[Layout, ...] = ("schema-first", "context-first")
+CONFIDENCES: tuple[Confidence, ...] = ("independent", "conditioned")
 TOLERANCE = 1e-5
 
 
@@ -58,14 +61,84 @@ def with_lora(tokenizer: PreTrainedTokenizerFast, architecture: str) -> Decision
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("confidence", CONFIDENCES)
 @torch.inference_mode()
-def test_fused_equals_separate_forwards(tokenizer, architecture: str, attention: str, layout: Layout) -> None:
-    engine = tiny_engine(tokenizer, architecture, attention, layout)
+def test_fused_equals_separate_forwards(
+    tokenizer, architecture: str, attention: str, layout: Layout, confidence: Confidence
+) -> None:
+    engine = tiny_engine(tokenizer, architecture, attention, layout, confidence)
     tree = tree_of(engine)
     fused, _, _ = engine.read(tree)
     plain = separate(engine, tree)
     assert worst(fused, plain) <= TOLERANCE
     assert float(torch.cat(plain).std()) > 0.1  # else the comparison says nothing
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("cached", [False, True])
+def test_attention_in_blocks_changes_nothing(tokenizer, architecture: str, cached: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits and gradients of a row that is cut, and of the same row in one piece."""
+    engine = with_lora(tokenizer, architecture)
+    tree = tree_of(engine, TEXTS * 3)
+    with torch.inference_mode():
+        prefix = engine.read(tree, keep=1)[2] if cached else None
+    found = []
+    for cut in (True, False):
+        if not cut:
+            monkeypatch.setattr("rlcd_lite.engine.blocks", lambda visible, cuts: blocks(visible, ()))
+        assert len(pack(tree, prefix.ids if prefix else ()).cuts) >= 5
+        engine.model.zero_grad()
+        logits, _, _ = engine.read(tree, prefix)
+        torch.cat(logits).square().sum().backward()
+        gradient = torch.cat([p.grad.flatten() for p in engine.model.parameters() if p.grad is not None])
+        found.append((logits, gradient))
+    assert worst(found[0][0], found[1][0]) <= TOLERANCE
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-3, atol=1e-5 * float(found[1][1].abs().max()))
+
+
+def test_a_conditioned_confidence_follows_the_label_and_an_independent_one_does_not_see_it(tokenizer) -> None:
+    labels = {}
+    for confidence in CONFIDENCES:
+        engine = tiny_engine(tokenizer, confidence=confidence)
+        prompt = engine.prompt(TRIAGE)
+        tree = prompt.tree([prompt.encode(TEXTS[0])])
+        (scores,) = engine.score(TRIAGE, TEXTS[:1])
+        labels[confidence] = [tuple(s.stated.shape) for s in scores]
+        branch = prompt.branches[0]
+        stated = tree.path(tree.readouts[1].segment)
+        behind = branch.choice_stem if confidence == "conditioned" else branch.stem
+        assert (stated[: -len(branch.stated_stem)][-len(behind) - 1 :] == (*behind, branch.choice.ids[0])) == (
+            confidence == "conditioned"
+        )
+    assert labels == {"independent": [(5,)] * 4, "conditioned": [(4, 5), (3, 5), (2, 5), (5, 5)]}
+
+
+@pytest.mark.parametrize(("grid", "levels"), [("5", 5), ("10", 10), ("per-field", 5)])
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+def test_what_is_stated_comes_from_the_grid_of_the_field(tokenizer, grid: Grid, levels: int, confidence: Confidence) -> None:
+    engine = tiny_engine(tokenizer, confidence=confidence, grid=grid)
+    decision = engine.decide(TRIAGE, TEXTS[0])
+    (scores,) = engine.score(TRIAGE, TEXTS[:1])
+    for field, score in zip(decision.fields, scores, strict=True):
+        own = confidence_grid(grid, len(field.field.options))
+        assert len(own) == levels
+        rho = score.stated_in(field.choice).softmax(0)
+        assert field.stated == own[int(rho.argmax())]
+        assert field.stated_mean == pytest.approx(float(rho @ torch.tensor(own)), abs=1e-5)
+
+
+def test_the_keys_of_an_answer_are_run_once(tokenizer) -> None:
+    """`"severity` stands before both the answer and its confidence, and in the tree once."""
+    engine = tiny_engine(tokenizer)
+    prompt = engine.prompt(TRIAGE)
+    for branch in prompt.branches:
+        assert branch.stem
+        assert branch.choice_stem[0] != branch.stated_stem[0]
+    before = engine.tokens_run
+    tree = prompt.tree([prompt.encode(text) for text in TEXTS])
+    engine.read(tree)
+    assert engine.tokens_run - before == sum(len(s.ids) for s in tree.segments)
+    assert len({(s.parent, s.ids[0]) for s in tree.segments}) == len(tree.segments)  # no sibling begins as another does
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

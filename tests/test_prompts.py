@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from conftest import SPECIAL, TEXTS, TRIAGE
 from rlcd_lite.candidates import confidence_labels, option_labels
+from rlcd_lite.contract import Contract
 from rlcd_lite.errors import UserError
 from rlcd_lite.prompts import Prompt
 from rlcd_lite.schema import Schema
@@ -27,7 +28,7 @@ def encoder(tokenizer) -> Encoder:
 
 
 def prompt_for(encoder: Encoder, schema: object, layout: str = "schema-first", window: int = 2048) -> Prompt:
-    return Prompt(encoder, Schema.of(schema), layout, window)  # type: ignore[arg-type]
+    return Prompt(encoder, Schema.of(schema), Contract(layout), window)  # type: ignore[arg-type]
 
 
 # ---- labels ----

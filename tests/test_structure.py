@@ -67,6 +67,7 @@ ORDER = [
     "commands.infer",
     "commands.eval",
     "commands.train",
+    "commands.config_file",
     "commands.merge",
     "commands.report",
     "cli",

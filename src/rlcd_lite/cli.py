@@ -40,6 +40,7 @@ def _run(args: list[str]) -> None:
 
     import tyro  # the imports stand here so that Ctrl-C during them ends the program quietly
 
+    from rlcd_lite.commands.config_file import with_config
     from rlcd_lite.commands.data import Data
     from rlcd_lite.commands.eval import Eval
     from rlcd_lite.commands.infer import Infer
@@ -50,6 +51,8 @@ def _run(args: list[str]) -> None:
     if args == ["--version"]:
         print(f"rlcd-lite {version('rlcd-lite')}")
         return
+    if args[:1] == ["train"]:
+        args = ["train", *with_config(args[1:], Train)]
     tyro.extras.subcommand_cli_from_dict(
         {"infer": Infer, "train": Train, "eval": Eval, "data": Data, "report": Report, "merge": Merge},
         prog="rlcd-lite",

@@ -33,8 +33,7 @@ class Recipe:
     objective: Objective = "rl"
     """rl is paid by --reward; sft-ce and sft-brier are taught the label, by cross-entropy or by the Brier score."""
     reward: RewardName = "rlcr"
-    """rlcr: 1[correct] − (confidence − 1[correct])². brier: its second term. binary: its first. dist-brier: 1[correct] −
-    probability. dist-rlcr: dist-brier for the choice, brier for the confidence."""
+    """rlcr: 1[right] − (conf − 1[right])²; brier, binary: its second, first term; dist-brier: 1[right] − p; dist-rlcr: p and conf."""
     decouple: bool = False
     """Pay the choice for correctness alone and the confidence for its Brier score alone."""
     w_correct: float = 1.0

@@ -65,7 +65,7 @@ class Reward:
         return self.w if self.decoupled else self.slope(mean_confidence)
 
     def slope(self, confidence: float) -> float:
-        """dV/dp = w − b + 2bc of the value V(p) = p·r(right, c) + (1 − p)·r(wrong, c) of an answer that is right with probability p."""
+        """dV/dp = w − b + 2bc of the value V(p) = p·r(right, c) + (1 − p)·r(wrong, c) of an answer right with probability p."""
         return self.w - self.b + 2 * self.b * confidence
 
     def pays_for_being_right(self, lowest: float) -> bool:

@@ -39,14 +39,11 @@ class ModelFlags:
     attention: Attention = "auto"
     """Attention implementation; auto is eager on MPS and SDPA elsewhere."""
     layout: Layout | None = None
-    """schema-first shares the schema over texts; context-first asks each field in a branch that no other field sees; as the adapter
-    was trained, else schema-first, if not given."""
+    """schema-first (default) shares the schema over texts; context-first asks each field in a branch that no other field sees."""
     confidence: Confidence | None = None
-    """independent states the confidence without a look at the choice; conditioned states one in every option, which may depend on
-    it; as the adapter was trained, else independent, if not given."""
+    """independent (default) states it without a look at the choice; conditioned states one in every option."""
     confidence_grid: Grid | None = None
-    """Levels of the stated confidence: 5 (0.1 to 0.9), 10 (0.05 to 0.95), or per-field (5 from 1 / options to 1); as the adapter
-    was trained, else 5, if not given."""
+    """Levels of the stated confidence: 5 (0.1 to 0.9, default), 10 (0.05 to 0.95), or per-field (5 from 1 / options to 1)."""
 
     def contract(self) -> Contract:
         """How the model will be asked: as it was trained, or as the flags say; `UserError` where these differ."""

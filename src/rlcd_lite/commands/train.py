@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rlcd_lite.trainer import Trainer
 
 Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
-_FREE = ("run_name", "resume", "overwrite", "dry_run", "tracker", "data_dir")  # may differ when a run is continued
+_FREE = ("config", "run_name", "resume", "overwrite", "dry_run", "tracker", "data_dir")  # may differ when a run is continued
 
 
 @dataclass
@@ -47,6 +47,8 @@ class Train:
 
     model: Annotated[ModelFlags, tyro.conf.OmitArgPrefixes] = field(default_factory=ModelFlags)
     recipe: Annotated[Recipe, tyro.conf.OmitArgPrefixes] = field(default_factory=Recipe)
+    config: Path | None = None
+    """YAML file of flags (reward: rlcr), which flags on the command line overrule; configs/ has one for each published arm."""
     dataset: str = "synthetic"
     """Data set (see rlcd-lite data --list), with variants after a colon, or a file with --schema."""
     schema: Path | None = None
