@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Train the arms on a data set, evaluate them side by side, and write the report:
+# Train the arms on a data set from one warm start, evaluate them side by side, and write the report:
 #
 #   scripts/ab_eval.sh DATASET STEPS N      e.g. scripts/ab_eval.sh synthetic 200 300
 #
-# N is the number of test examples. Everything lands in runs/ab-DATASET/ and runs/ab-DATASET-ARM/. Settings from outside:
+# N is the number of test examples. Everything lands in runs/ab-DATASET/ and runs/ab-DATASET-ARM/. The warm start is a supervised run
+# by configs/warm_up.yaml, and every arm goes on from its adapter, so that arms differ in nothing but their objective.
+# Settings from outside:
 #
 #   ARMS   arms, with spaces between them: base, or the name of a file of configs/ without its ending
 #   MODEL  the model (default: that of rlcd-lite)
+#   WARM   steps of the warm start (default: 200); 0 leaves it out
 #   TRAIN  further flags of `rlcd-lite train` for every arm, such as "--seed 1 --precision bf16"
 #
 # An arm that was interrupted goes on; one that is trained already, and a table that is made already, is used again.
@@ -23,6 +26,21 @@ read -ra train <<<"${TRAIN:-}"
 model=(${MODEL:+--model "$MODEL"})  # below in a form that old versions of bash take when it is empty
 set=${dataset//[^A-Za-z0-9._-]/_}
 
+train_arm() {  # NAME FLAG…: trains the run of that name, or goes on with it, unless it is done
+  local run=$1 resume=()
+  shift
+  [ ! -d "runs/$run/adapter" ] || return 0
+  [ ! -f "runs/$run/config.json" ] || resume=(--resume)
+  uv run --all-extras rlcd-lite train ${model[@]+"${model[@]}"} "$@" --dataset "$dataset" --run-name "$run" \
+    ${train[@]+"${train[@]}"} ${resume[@]+"${resume[@]}"}
+}
+
+start=()
+if [ "${WARM:-200}" != 0 ] && [ "${arms[*]}" != base ]; then
+  train_arm "ab-$set-warm_up" --config configs/warm_up.yaml --steps "${WARM:-200}"
+  start=(--adapter "runs/ab-$set-warm_up/adapter" --seed 1)  # another seed: other tickets than those of the warm start
+fi
+
 evaluated=()
 for arm in "${arms[@]}"; do
   if [ "$arm" = base ]; then
@@ -33,14 +51,8 @@ for arm in "${arms[@]}"; do
     echo "error: arm '$arm' is neither base nor one of: $(cd configs && echo *.yaml | sed 's/\.yaml//g')." >&2
     exit 2
   fi
-  run=ab-$set-$arm
-  if [ ! -d "runs/$run/adapter" ]; then
-    resume=()
-    [ ! -f "runs/$run/config.json" ] || resume=(--resume)
-    uv run --all-extras rlcd-lite train ${model[@]+"${model[@]}"} --config "configs/$arm.yaml" --dataset "$dataset" --steps "$steps" \
-      --run-name "$run" ${train[@]+"${train[@]}"} ${resume[@]+"${resume[@]}"}
-  fi
-  evaluated+=("runs/$run")
+  train_arm "ab-$set-$arm" --config "configs/$arm.yaml" --steps "$steps" ${start[@]+"${start[@]}"}
+  evaluated+=("runs/ab-$set-$arm")
 done
 
 uv run --all-extras rlcd-lite eval ${model[@]+"${model[@]}"} --arms "$(IFS=,; echo "${evaluated[*]}")" \

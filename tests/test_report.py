@@ -479,12 +479,14 @@ def test_ab_eval_of_the_base_alone(fake_uv: dict[str, str]) -> None:
 def test_ab_eval_trains_each_arm_by_its_config(fake_uv: dict[str, str]) -> None:
     command = ["bash", str(ROOT / "scripts" / "ab_eval.sh"), "no-such-set", "200", "300"]
     arms = ["grpo_rlcr", "sft_ce"]
-    settings = {"ARMS": " ".join(["base", *arms]), "TRAIN": "--seed 1"}
+    settings = {"ARMS": " ".join(["base", *arms]), "TRAIN": "--precision bf16"}
     run = subprocess.run(command, env=fake_uv | settings, capture_output=True, text=True, check=True)
-    *train, evaluate, _, _ = run.stdout.split("\n")
+    warm, *train, evaluate, _, _ = run.stdout.split("\n")
+    rest = "--dataset no-such-set --run-name ab-no-such-set-{} --precision bf16"
+    assert warm == f"run --all-extras rlcd-lite train --config configs/warm_up.yaml --steps 200 {rest.format('warm_up')}"
     for arm, line in zip(arms, train, strict=True):
-        flags = f"--config configs/{arm}.yaml --dataset no-such-set --steps 200 --run-name ab-no-such-set-{arm} --seed 1"
-        assert line == f"run --all-extras rlcd-lite train {flags}"
+        flags = f"--config configs/{arm}.yaml --steps 200 --adapter runs/ab-no-such-set-warm_up/adapter --seed 1"
+        assert line == f"run --all-extras rlcd-lite train {flags} {rest.format(arm)}"
     assert "--arms base,runs/ab-no-such-set-grpo_rlcr,runs/ab-no-such-set-sft_ce --datasets" in evaluate
 
 

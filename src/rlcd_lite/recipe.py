@@ -189,8 +189,8 @@ class Recipe:
         if value is not None and not (value >= least and math.isfinite(value)):
             raise UserError(f"{_flag(name)} is {shorten(value)}: it must be at least {least}.")
 
-    def doubts(self, grid: Grid) -> list[str]:
-        """What is allowed and probably not meant, in sentences."""
+    def doubts(self, grid: Grid, warm: bool) -> list[str]:
+        """What is allowed and probably not meant, in sentences; ``warm``: the run starts from an adapter."""
         found = []
         lowest = confidence_grid(grid, 2)[0]
         if self.objective == "rl" and self.reward != "brier" and not self.paid.pays_for_being_right(lowest):
@@ -206,10 +206,8 @@ class Recipe:
             found.append(
                 "--normalise-std raises the confidence of whatever is right more often than not: rewards are not proper with it."
             )
-        if self.objective == "rl" and not self.warmup and not self.prior_correction and self.rollout_temp == 1:
-            found.append(
-                "without --warmup-steps a small model that prefers one label hardly ever draws another, and learns little."
-            )
+        if self.objective == "rl" and not self.warmup and not warm:
+            found.append("without --warmup-steps or a warm --adapter a small model hardly learns from reward alone (docs/training.md).")
         return found
 
 

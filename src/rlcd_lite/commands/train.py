@@ -73,7 +73,7 @@ class Train:
         folder = self._folder()
         if not self.dry_run:
             self._check_folder(folder)
-        for doubt in self.recipe.doubts(self.model.contract().grid):
+        for doubt in self.recipe.doubts(self.model.contract().grid, self.model.adapter is not None):
             _say(f"note: {doubt}")
         train, held = self._data()
         engine = self._engine()
