@@ -6,6 +6,7 @@ A block stands between `<!-- generated: NAME ARGUMENT -->` and `<!-- end -->`, w
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 from rlcd_lite.datasets import sets_table
+from rlcd_lite.decision_table import SIGNALS
 from rlcd_lite.report import interval, number
 from rlcd_lite.summary import read_eval
 
@@ -99,6 +101,33 @@ def base_synthetic(_: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def arms(folder: str) -> str:
+    """Trained arms side by side: accuracy, every signal, and the minutes of training; from FOLDER/eval.json and the run records."""
+    evaluation = read_eval(ROOT / folder / "eval.json")
+    bayes = evaluation["results"][0]["bayes"]["accuracy"]
+    lines = [
+        f"| arm | acc (Bayes {number(bayes)}) | {' | '.join(f'{name} ECE, Brier' for name in SIGNALS)} "
+        "| softmax, stated mean | RES stated | choice_grad_mult | minutes |",
+        "| --- " * 10 + "|",
+    ]
+    for result in evaluation["results"]:
+        name, s = Path(result["arm"]).name.removeprefix("ab-synthetic-"), result["signals"]
+        run = ROOT / folder / "runs" / name / "metrics.jsonl"
+        rows = [json.loads(line) for line in run.read_text(encoding="utf-8").splitlines()] if run.exists() else []
+        paid = [row["choice_grad_mult"] for row in rows if row["choice_grad_mult"] is not None]
+        cells = [
+            name,
+            interval(result["accuracy"]),
+            *(f"{interval(s[k]['ece'])}, {number(s[k]['brier']['estimate'])}" for k in SIGNALS),
+            f"{number(s['softmax']['mean_confidence'], 2)}, {number(s['stated']['mean_confidence'], 2)}",
+            number(s["stated"]["murphy"]["resolution"]),
+            f"{paid[0]:.2f} → {paid[-1]:.2f}" if paid else "–",
+            f"{sum(row['seconds'] for row in rows) / 60:.0f}" if rows else "–",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 BLOCKS = {
     "help": help_text,
     "tree": tree,
@@ -106,6 +135,7 @@ BLOCKS = {
     "sets": sets,
     "base_public": base_public,
     "base_synthetic": base_synthetic,
+    "arms": arms,
 }
 
 

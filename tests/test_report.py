@@ -491,7 +491,8 @@ def test_ab_eval_trains_each_arm_by_its_config(fake_uv: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"), [(["synthetic", "200"], "usage"), (["synthetic", "200", "300"], "arm 'ppo' is neither base nor one of")]
+    ("arguments", "sentence"),
+    [(["synthetic", "200"], "usage"), (["synthetic", "200", "300"], "arm 'ppo' is neither base nor one of")],
 )
 def test_ab_eval_says_what_is_wrong(fake_uv: dict[str, str], arguments: list[str], sentence: str) -> None:
     command = ["bash", str(ROOT / "scripts" / "ab_eval.sh"), *arguments]

@@ -32,7 +32,10 @@ def cli(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     """Runs a command in a folder of its own; ``train`` on a small file with a tiny model."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
-    lines = [{"id": i, "text": f"{'crash' if i % 2 else 'invoice'} {i}", "kind": "bug" if i % 2 else "bill", "urgent": i % 3 == 0} for i in range(60)]
+    lines = [
+        {"id": i, "text": f"{'crash' if i % 2 else 'invoice'} {i}", "kind": "bug" if i % 2 else "bill", "urgent": i % 3 == 0}
+        for i in range(60)
+    ]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def run(command: str, *flags: str) -> tuple[int, str, str]:
@@ -49,7 +52,9 @@ def cli(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_a_run_leaves_what_the_docs_say(cli: Run, tmp_path: Path, model_folder: Path) -> None:
-    code, out, err = cli("train", *SMALL, "--run-name", "a", "--prior-correction", "--confidence", "conditioned", "--confidence-grid", "10")
+    code, out, err = cli(
+        "train", *SMALL, "--run-name", "a", "--prior-correction", "--confidence", "conditioned", "--confidence-grid", "10"
+    )
     assert code == 0
     assert [line.split("\t")[0] for line in out.splitlines()] == ["step", "0", "2", "4"]
     assert "rlcd-lite eval --arms base,runs/a" in err
@@ -65,7 +70,9 @@ def test_a_run_leaves_what_the_docs_say(cli: Run, tmp_path: Path, model_folder: 
     documented = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     assert [key for key in metrics[0] if f"`{key}`" not in documented and key != "step"] == []
     # the adapter carries its contract: no flag is needed, and none may contradict it
-    code, out, _ = cli("infer", "--model", str(model_folder), "--adapter", "runs/a/adapter", "--schema", "schema.json", "--context", "x", "--json")
+    code, out, _ = cli(
+        "infer", "--model", str(model_folder), "--adapter", "runs/a/adapter", "--schema", "schema.json", "--context", "x", "--json"
+    )
     assert code == 0
     assert json.loads(out)["fields"]["kind"]["stated"] in [round(0.05 + i / 10, 2) for i in range(10)]
     infer = ("infer", "--model", str(model_folder), "--schema", "schema.json", "--context", "x")
@@ -76,7 +83,20 @@ def test_a_run_leaves_what_the_docs_say(cli: Run, tmp_path: Path, model_folder: 
 
 def test_eval_takes_a_run_as_an_arm(cli: Run, model_folder: Path) -> None:
     assert cli("train", *SMALL, "--run-name", "a", "--confidence", "conditioned")[0] == 0
-    flags = ("--datasets", "data.jsonl", "--schema", "schema.json", "--n", "6", "--calibration-n", "6", "--resamples", "20", "--output", "e")
+    flags = (
+        "--datasets",
+        "data.jsonl",
+        "--schema",
+        "schema.json",
+        "--n",
+        "6",
+        "--calibration-n",
+        "6",
+        "--resamples",
+        "20",
+        "--output",
+        "e",
+    )
     assert cli("eval", "--model", str(model_folder), "--arms", "base,runs/a", *flags)[0] == 0
     results = json.loads(Path("e/eval.json").read_text())["results"]
     assert [r["contract"]["confidence"] for r in results] == ["independent", "conditioned"]
@@ -105,7 +125,16 @@ def test_a_dry_run_writes_nothing(cli: Run, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     code, out, err = cli("train", *SMALL, "--dry-run")
     assert code == 0
-    assert [line.split("\t")[0] for line in out.splitlines()] == ["data", "fields", "labels", "text", "forward", "adapter", "memory", "time"]
+    assert [line.split("\t")[0] for line in out.splitlines()] == [
+        "data",
+        "fields",
+        "labels",
+        "text",
+        "forward",
+        "adapter",
+        "memory",
+        "time",
+    ]
     assert "nothing was written" in err
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -123,7 +152,8 @@ def test_a_dry_run_writes_nothing(cli: Run, tmp_path: Path) -> None:
         (("--estimator", "exact", "--rollouts", "4"), "--estimator exact draws nothing: leave --rollouts out"),
         (("--feedback", "bandit", "--estimator", "exact"), "--estimator exact needs the label"),
         (("--config", "none.yaml"), "none.yaml"),
-        (("--tracker", "trackio"), "--tracker trackio can't be used"),
+        ((), "--eval-n is 100, which takes 150 held-out examples, and the calibration split of 'data.jsonl' has"),
+        (("--tracker", "trackio", "--eval-n", "4"), "--tracker trackio can't be used"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(cli: Run, tmp_path: Path, flags: tuple[str, ...], sentence: str) -> None:

@@ -33,7 +33,7 @@ class Recipe:
     objective: Objective = "rl"
     """rl is paid by --reward; sft-ce and sft-brier are taught the label, by cross-entropy or by the Brier score."""
     reward: RewardName = "rlcr"
-    """rlcr: 1[right] − (conf − 1[right])²; brier, binary: its second, first term; dist-brier: 1[right] − p; dist-rlcr: p and conf."""
+    """rlcr: 1[right] − (conf − 1[right])²; brier, binary: its second, first term; dist-brier: 1[right] − p; dist-rlcr: both."""
     decouple: bool = False
     """Pay the choice for correctness alone and the confidence for its Brier score alone."""
     w_correct: float = 1.0
@@ -207,7 +207,9 @@ class Recipe:
                 "--normalise-std raises the confidence of whatever is right more often than not: rewards are not proper with it."
             )
         if self.objective == "rl" and not self.warmup and not warm:
-            found.append("without --warmup-steps or a warm --adapter a small model hardly learns from reward alone (docs/training.md).")
+            found.append(
+                "without --warmup-steps or a warm --adapter a small model hardly learns from reward alone (docs/training.md)."
+            )
         return found
 
 

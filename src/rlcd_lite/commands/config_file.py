@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -29,7 +30,7 @@ def with_config(args: Sequence[str], command: type) -> list[str]:
         if name == "--config" and (equals or i + 1 < len(args)):
             before += _read(Path(value if equals else args[i + 1]), known)
     together = [*before, *args]
-    for arg, value in zip(together, together[1:], strict=False):
+    for arg, value in pairwise(together):
         kind = known.get(arg.removeprefix("--").replace("-", "_")) if arg.startswith("--") else None
         if get_origin(kind) is Literal and not value.startswith("--"):
             check_choice(value, kind, arg)

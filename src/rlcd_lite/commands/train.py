@@ -10,8 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -153,13 +154,15 @@ class Train:
         if n is None and self.dataset == synthetic.NAME:
             n = recipe.steps * recipe.batch * ranks.world()
         train = load(self.dataset, "train", n, schema=schema, data_dir=self.data_dir, seed=recipe.seed)
-        held = load(
-            self.dataset, "calibration", recipe.eval_n + recipe.eval_n // 2, schema=schema, data_dir=self.data_dir, seed=recipe.seed
-        )
-        cut = recipe.eval_n // 2
-        parts = [
-            Dataset(held.name, held.split, held.source, held.schema, part) for part in (held.examples[:cut], held.examples[cut:])
-        ]
+        cut, needed = recipe.eval_n // 2, recipe.eval_n + recipe.eval_n // 2
+        limit = needed if self.dataset == synthetic.NAME else None
+        held = load(self.dataset, "calibration", limit, schema=schema, data_dir=self.data_dir, seed=recipe.seed)
+        if recipe.eval_every and len(held) < needed:
+            raise UserError(
+                f"--eval-n is {recipe.eval_n}, which takes {needed} held-out examples, and the calibration split of "
+                f"{self.dataset!r} has {len(held)}: give --eval-n {max(4, len(held) * 2 // 3)}, or --eval-every 0."
+            )
+        parts = [replace(held, examples=part) for part in (held.examples[:cut], held.examples[cut:needed])]
         return train, (parts[0], parts[1])
 
     def _engine(self) -> DecisionEngine:
@@ -172,6 +175,8 @@ class Train:
     def _accelerator(self, folder: Path, engine: DecisionEngine) -> Accelerator:
         from accelerate import Accelerator
 
+        if self.tracker != "none" and find_spec(self.tracker) is None:  # accelerate would go on without it
+            raise UserError(f"--tracker {self.tracker} can't be used (its package is not installed): install it, or leave it out.")
         where = engine.device.type
         precision = self.recipe.precision if self.recipe.precision != "auto" else "bf16" if where == "cuda" else "fp32"
         accelerator = Accelerator(
