@@ -234,7 +234,12 @@ def test_a_trajectory_is_what_it_was(make: Callable[..., Trainer]) -> None:
     assert seen == {step: pytest.approx(values, rel=0.02, abs=0.01) for step, values in TRAJECTORY.items()}
 
 
-TRAJECTORY: dict[int, list[float]] = {}
+TRAJECTORY = {
+    1: [1.4045, 0.3929, 0.5438, 0.6901, 3.4847],
+    9: [1.1016, 0.3780, 0.5588, 0.8178, 2.9198],
+    10: [-0.0000, 0.4375, 0.5302, 0.8041, 1.0823],
+    30: [-0.0000, 0.6562, 0.4705, 0.6247, 1.4144],
+}
 
 
 # ---- what a run leaves ----
@@ -341,7 +346,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_names_the_place_and_saves(
     (saved,) = checkpoints.checkpoints(t.folder)
     assert saved.name == "step-000002"
     stored = load_file(saved / "adapter.safetensors")
-    assert all(torch.equal(stored[name], value) for name, value in get_peft_model_state_dict(t.model).items())
+    assert all(torch.equal(stored[name], value) for name, value in get_peft_model_state_dict(t.model, save_embedding_layers=False).items())
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_intact(make: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def save_adapter(folder: Path, model: Any, contract: Contract) -> None:
     """The adapter of a PEFT model with its contract, ready for ``--adapter``."""
 
     def fill(scratch: Path) -> None:
-        model.save_pretrained(str(scratch))
+        model.save_pretrained(str(scratch), save_embedding_layers=False)  # "auto" would ask the hub whether they changed
         (scratch / "README.md").unlink(missing_ok=True)  # PEFT's form for a model card, with nothing filled in
         contract.write(scratch)
 
@@ -64,7 +64,7 @@ def save_checkpoint(
     """Write ``checkpoints/step-N`` of a run's folder and delete all but the last `KEPT`."""
 
     def fill(scratch: Path) -> None:
-        weights = {name: value.detach().cpu().contiguous() for name, value in get_peft_model_state_dict(model).items()}
+        weights = {name: value.detach().cpu().contiguous() for name, value in _adapter(model).items()}
         save_file(weights, scratch / "adapter.safetensors")
         save_file(_moments(model, optimizer), scratch / "optimizer.safetensors")
         contract.write(scratch)
@@ -100,6 +100,10 @@ def load_checkpoint(folder: Path, loaded: LoadedModel, optimizer: torch.optim.Op
             f"checkpoint {str(folder)!r} can't be read ({shorten(str(error), 120)}): delete it, and --resume takes the one before."
         ) from None
     return contract, state
+
+
+def _adapter(model: Any) -> dict[str, Tensor]:
+    return dict(get_peft_model_state_dict(model, save_embedding_layers=False))
 
 
 def _moments(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

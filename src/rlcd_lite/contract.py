@@ -93,5 +93,7 @@ def read_contract(folder: Path) -> Contract | None:
         return Contract(found["layout"], found["confidence"], found["confidence_grid"], prior, labels)
     except FileNotFoundError:
         return None
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{where} is damaged ({shorten(str(error))}): save the adapter again.") from None
