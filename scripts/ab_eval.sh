@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train the arms on a data set from one warm start, evaluate them side by side, and write the report:
 #
-#   scripts/ab_eval.sh DATASET STEPS N      e.g. scripts/ab_eval.sh synthetic 200 300
+#   scripts/ab_eval.sh DATASET STEPS N      e.g. scripts/ab_eval.sh synthetic 60 300
 #
 # N is the number of test examples. Everything lands in runs/ab-DATASET/ and runs/ab-DATASET-ARM/. The warm start is a supervised run
 # by configs/warm_up.yaml, and every arm goes on from its adapter, so that arms differ in nothing but their objective.

@@ -196,6 +196,19 @@ def test_a_resumed_run_is_the_uninterrupted_one_file_for_file(make: Callable[...
         assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
 
 
+def test_a_run_that_died_before_its_first_checkpoint_starts_anew(make: Callable[..., Trainer]) -> None:
+    recipe = replace(QUICK, checkpoint_every=6)
+    whole = run(make(recipe, "whole")).folder
+    dead = make(recipe, "dead")
+    with pytest.raises(RuntimeError, match="killed"):
+        dead.run(_dies_at(2), lambda: False)
+    again = make(recipe, "dead")
+    again.resume()
+    for name in ("metrics.jsonl", "evals.jsonl"):
+        assert rows(run(again).folder / name) == rows(whole / name)
+        again = make(recipe, "dead")
+
+
 def test_a_kill_between_checkpoints_repeats_the_steps_behind_the_last_one(make: Callable[..., Trainer]) -> None:
     recipe = replace(QUICK, checkpoint_every=2, eval_every=0)
     whole = run(make(recipe, "whole")).folder
@@ -339,14 +352,16 @@ def test_a_loss_that_is_not_a_number_stops_the_run_names_the_place_and_saves(
     monkeypatch.setattr(trainer, "choice_cross_entropy", poisoned)
     after_two: list[Tensor] = []
     with pytest.raises(
-        UserError, match=r"step 3: the loss of field 'urgent' of example 'train-\d+' is not a number: lower --lr.*step 2"
+        UserError, match=r"step 3: the loss of field 'urgent' of example 'train-\d+' is not a number: lower --lr.*step-000002"
     ):
         t.run(lambda note: after_two.append(weights(t)), lambda: False)
     assert torch.equal(weights(t), after_two[1])
     (saved,) = checkpoints.checkpoints(t.folder)
     assert saved.name == "step-000002"
     stored = load_file(saved / "adapter.safetensors")
-    assert all(torch.equal(stored[name], value) for name, value in get_peft_model_state_dict(t.model, save_embedding_layers=False).items())
+    assert all(
+        torch.equal(stored[name], value) for name, value in get_peft_model_state_dict(t.model, save_embedding_layers=False).items()
+    )
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_intact(make: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:

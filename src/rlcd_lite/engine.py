@@ -329,7 +329,7 @@ class DecisionEngine:
         for batch in _batches(session.prompt, contexts, budget):
             tree, scores = session.score(batch, coverage)
             if trace is not None:
-                for record in _trace_records(session.prompt, tree, scores, done):
+                for record in self._trace_records(session.prompt, tree, scores, done):
                     trace(record)
             yield from scores
             done += len(batch)
@@ -377,6 +377,34 @@ class DecisionEngine:
                 f"or an overflow): get the model again, or use --dtype float32."
             )
         return tree, scores, kept
+
+    def _trace_records(self, prompt: Prompt, tree: TokenTree, scores: Sequence[Scores], first: int) -> Iterator[dict[str, Any]]:
+        """One record per read-out with the full token path to it, so that a plain forward can check the logits (less the prior)."""
+        readouts = iter(tree.readouts)
+        for number, text in enumerate(scores, start=first):
+            for field, branch, score in zip(prompt.schema.fields, prompt.branches, text, strict=True):
+                options = [o.value for o in field.options]
+                rows: list[tuple[dict[str, Any], Candidates, list[Any], Tensor]]
+                prior = self.prior(field)
+                rows = [({"kind": "choice"} | ({"prior": list(prior)} if prior else {}), branch.choice, options, score.choice)]
+                if prompt.conditioned:
+                    rows += [
+                        ({"kind": "stated", "answer": option}, branch.stated, list(branch.grid), row)
+                        for option, row in zip(options, score.stated, strict=True)
+                    ]
+                else:
+                    rows.append(({"kind": "stated"}, branch.stated, list(branch.grid), score.stated))
+                for what, candidates, meanings, logits in rows:
+                    yield {
+                        "context": number,
+                        "field": field.name,
+                        **what,
+                        "path_ids": list(tree.path(next(readouts).segment)),
+                        "label_ids": list(candidates.ids),
+                        "labels": list(candidates.labels),
+                        "options": meanings,
+                        "logits": logits.tolist(),
+                    }
 
 
 class SchemaSession:
@@ -464,31 +492,3 @@ def _decision(schema: Schema, scores: Scores) -> Decision:
             )
         )
     return Decision(schema, tuple(fields))
-
-
-def _trace_records(prompt: Prompt, tree: TokenTree, scores: Sequence[Scores], first: int) -> Iterator[dict[str, Any]]:
-    """One record per read-out with the full token path to it, so that a plain forward can check the logits."""
-    readouts = iter(tree.readouts)
-    for number, text in enumerate(scores, start=first):
-        for field, branch, score in zip(prompt.schema.fields, prompt.branches, text, strict=True):
-            options = [o.value for o in field.options]
-            rows: list[tuple[dict[str, Any], Candidates, list[Any], Tensor]]
-            rows = [({"kind": "choice"}, branch.choice, options, score.choice)]
-            if prompt.conditioned:
-                rows += [
-                    ({"kind": "stated", "answer": option}, branch.stated, list(branch.grid), row)
-                    for option, row in zip(options, score.stated, strict=True)
-                ]
-            else:
-                rows.append(({"kind": "stated"}, branch.stated, list(branch.grid), score.stated))
-            for what, candidates, meanings, logits in rows:
-                yield {
-                    "context": number,
-                    "field": field.name,
-                    **what,
-                    "path_ids": list(tree.path(next(readouts).segment)),
-                    "label_ids": list(candidates.ids),
-                    "labels": list(candidates.labels),
-                    "options": meanings,
-                    "logits": logits.tolist(),
-                }

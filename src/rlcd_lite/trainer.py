@@ -113,7 +113,8 @@ class Trainer:
     def run(self, advance: Callable[[str], None], stopping: Callable[[], bool]) -> None:
         """Train from where the state stands to the last step; ``stopping`` is asked after every step, and saves if it says so."""
         recipe = self.recipe
-        self.metrics, self.evals = (Log(self.folder / name, self.state.step) for name in ("metrics.jsonl", "evals.jsonl"))
+        kept = self.state.step or -1  # a run that starts anew evaluates its step 0 anew
+        self.metrics, self.evals = (Log(self.folder / name, kept) for name in ("metrics.jsonl", "evals.jsonl"))
         if self.state.step == 0:
             if recipe.prior_correction:
                 self.engine.contract = replace(self.engine.contract, prior=self.measure_prior())
@@ -123,10 +124,11 @@ class Trainer:
             try:
                 row = self.step(self.state.step + 1)
             except FloatingPointError as error:
-                self.save()
-                raise UserError(
-                    f"{error}: lower --lr, or check the data. The state of step {self.state.step} is saved in {str(self.folder)!r}."
-                ) from None
+                if recipe.inner_epochs == 1:  # else updates from the same draws may have been made already
+                    self.save()
+                saved = checkpoints(self.folder)[-1:]
+                where = f"the last checkpoint is {str(saved[0])!r}" if saved else "there is no checkpoint yet"
+                raise UserError(f"{error}: lower --lr, or check the data; {where}.") from None
             self.state.step += 1
             if ranks.is_main():
                 self.metrics.append(row)
