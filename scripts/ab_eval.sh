@@ -35,6 +35,13 @@ train_arm() {  # NAME FLAG…: trains the run of that name, or goes on with it, 
     ${train[@]+"${train[@]}"} ${resume[@]+"${resume[@]}"}
 }
 
+for arm in "${arms[@]}"; do
+  if [ "$arm" != base ] && [ ! -f "configs/$arm.yaml" ]; then
+    echo "error: arm '$arm' is neither base nor one of: $(cd configs && echo *.yaml | sed 's/\.yaml//g')." >&2
+    exit 2
+  fi
+done
+
 start=()
 if [ "${WARM:-200}" != 0 ] && [ "${arms[*]}" != base ]; then
   train_arm "ab-$set-warm_up" --config configs/warm_up.yaml --steps "${WARM:-200}"
@@ -46,10 +53,6 @@ for arm in "${arms[@]}"; do
   if [ "$arm" = base ]; then
     evaluated+=(base)
     continue
-  fi
-  if [ ! -f "configs/$arm.yaml" ]; then
-    echo "error: arm '$arm' is neither base nor one of: $(cd configs && echo *.yaml | sed 's/\.yaml//g')." >&2
-    exit 2
   fi
   train_arm "ab-$set-$arm" --config "configs/$arm.yaml" --steps "$steps" ${start[@]+"${start[@]}"}
   evaluated+=("runs/ab-$set-$arm")
