@@ -189,13 +189,15 @@ class Recipe:
         if value is not None and not (value >= least and math.isfinite(value)):
             raise UserError(f"{_flag(name)} is {shorten(value)}: it must be at least {least}.")
 
-    def doubts(self, grid: Grid, warm: bool) -> list[str]:
-        """What is allowed and probably not meant, in sentences; ``warm``: the run starts from an adapter."""
+    def doubts(self, grid: Grid, options: int, warm: bool) -> list[str]:
+        """What is allowed and probably not meant, in sentences. ``options``: of the field that has most, whose grid starts lowest;
+        ``warm``: the run goes on from an adapter.
+        """
         found = []
-        lowest = confidence_grid(grid, 2)[0]
+        lowest = confidence_grid(grid, options)[0]
         if self.objective == "rl" and self.reward != "brier" and not self.paid.pays_for_being_right(lowest):
             found.append(
-                f"--w-correct {self.w_correct:g} is less than {1 - 2 * lowest:.1f} × --w-calibration {self.w_calibration:g}: an "
+                f"--w-correct {self.w_correct:g} is less than {1 - 2 * lowest:.2g} × --w-calibration {self.w_calibration:g}: an "
                 f"answer that is surely wrong then earns more than an honest guess."
             )
         if self.objective == "rl" and self.reward == "brier" and not self.decouple:

@@ -74,9 +74,10 @@ class Train:
         folder = self._folder()
         if not self.dry_run:
             self._check_folder(folder)
-        for doubt in self.recipe.doubts(self.model.contract().grid, self.model.adapter is not None):
-            _say(f"note: {doubt}")
         train, held = self._data()
+        most = max(len(field.options) for example in train.examples for field in example.schema.fields)
+        for doubt in self.recipe.doubts(self.model.contract().grid, most, self.model.adapter is not None):
+            _say(f"note: {doubt}")
         engine = self._engine()
         accelerator = self._accelerator(folder, engine)
 
