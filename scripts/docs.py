@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 from rlcd_lite.datasets import sets_table
 from rlcd_lite.decision_table import SIGNALS
@@ -128,6 +129,16 @@ def arms(folder: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def starts(folder: str) -> str:
+    """Runs that looked for a warm start: accuracy in training over their first and last ten steps, from FOLDER/*.jsonl."""
+    lines = ["| run | steps | accuracy, first 10 steps | last 10 | loss, last 10 |", "| --- | --: | --: | --: | --: |"]
+    for path in sorted((ROOT / folder).glob("*.jsonl")):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        first, last = (fmean(row["acc_greedy"] for row in part) for part in (rows[:10], rows[-10:]))
+        lines.append(f"| {path.stem} | {len(rows)} | {first:.2f} | {last:.2f} | {fmean(row['loss'] for row in rows[-10:]):.2f} |")
+    return "\n".join(lines) + "\n"
+
+
 BLOCKS = {
     "help": help_text,
     "tree": tree,
@@ -136,6 +147,7 @@ BLOCKS = {
     "base_public": base_public,
     "base_synthetic": base_synthetic,
     "arms": arms,
+    "starts": starts,
 }
 
 
