@@ -48,8 +48,8 @@ QUICK = {"resamples": 50, "seed": 0}
 class Reader:
     """An engine that reads the options and not their places: a logit depends on the text and on the option alone."""
 
-    def score_many(self, schema: Schema, contexts: Iterable[str], coverage: bool) -> Iterator[Scores]:
-        for context in contexts:
+    def score_runs(self, runs: Iterable[tuple[Schema, Iterable[str]]], **_: bool) -> Iterator[Scores]:
+        for schema, context in ((schema, context) for schema, contexts in runs for context in contexts):
             yield tuple(
                 FieldScores(
                     torch.tensor([Random(f"{context}{f.name}{o.text}").uniform(-2, 2) for o in f.options]),
@@ -100,8 +100,8 @@ def test_shuffled_options_come_back_in_the_schemas_order() -> None:
 
 def test_a_model_that_reads_places_is_caught(tokenizer) -> None:
     class Placed(Reader):
-        def score_many(self, schema: Schema, contexts: Iterable[str], coverage: bool) -> Iterator[Scores]:
-            for _ in contexts:
+        def score_runs(self, runs: Iterable[tuple[Schema, Iterable[str]]], **_: bool) -> Iterator[Scores]:
+            for schema in (schema for schema, contexts in runs for _ in contexts):
                 yield tuple(
                     FieldScores(-torch.arange(len(f.options)).float() * 3, torch.zeros(5), GRID, 0.5) for f in schema.fields
                 )

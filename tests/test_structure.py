@@ -16,6 +16,7 @@ ORDER = [
     "errors",
     "settings",
     "ranks",
+    "launch",
     "schema",
     "rewards",
     "recipe",

@@ -6,10 +6,13 @@ import io
 import logging
 import os
 import sys
+import time
 
+from rlcd_lite import launch, ranks
 from rlcd_lite.errors import UserError, shorten
 
 _DESCRIPTION = "Calibrated decisions from a small causal language model: every field of a schema in one forward pass."
+_OTHERS_SPEAK = 10.0  # seconds
 
 
 def main(args: list[str] | None = None) -> None:
@@ -17,22 +20,43 @@ def main(args: list[str] | None = None) -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)  # to stderr
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # JSON is UTF-8, whatever the terminal's code page
+    code = _exit_code(args)
+    ranks.leave(code)
+    if code:
+        raise SystemExit(code)
+
+
+def _exit_code(args: list[str] | None) -> int:
+    """Run one command and say in a sentence what is wrong, if something is."""
     try:
+        if args is None:
+            launch.complete(sys.argv[1:])
         _run(sys.argv[1:] if args is None else args)
+        sys.stdout.flush()  # here, where a reader that went away is no surprise
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _say(f"error: {error}")
+        return 2
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        return 130
     except BrokenPipeError:  # the reader of our stdout went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
+        return 1
     except OSError as error:
         if error.filename is None:
             raise
         reason = f"{shorten(os.fspath(error.filename), 200)} can't be read or written ({error.strerror})"
-        print(f"error: {reason}: check the path, its permissions and the disk.", file=sys.stderr)
-        raise SystemExit(2) from None
+        _say(f"error: {reason}: check the path, its permissions and the disk.")
+        return 2
+    return 0
+
+
+def _say(sentence: str) -> None:
+    """Print an error, once for all processes of a machine."""
+    if ranks.local_rank():
+        # The first process has most likely found the same. It says so and ends, and then its launcher ends this one; were this one
+        # faster, the launcher would end the first before it spoke.
+        time.sleep(_OTHERS_SPEAK)
+    print(sentence, file=sys.stderr)
 
 
 def _run(args: list[str]) -> None:

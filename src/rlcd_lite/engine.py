@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
+from rlcd_lite import ranks
 from rlcd_lite.attention import BLOCKS, blocks
 from rlcd_lite.candidates import Candidates, confidence_labels, option_labels
 from rlcd_lite.contract import Contract, agree
@@ -59,6 +60,14 @@ class FieldScores:
         """Whether every logit, and the coverage if there is one, is a number."""
         known = self.coverage is None or math.isfinite(self.coverage)
         return known and bool(self.choice.isfinite().all() and self.stated.isfinite().all())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes: NumPy sends the numbers, where torch would send the whole of what they are a view of."""
+        return _received, (self.choice.numpy(), self.stated.numpy(), self.grid, self.coverage)
+
+
+def _received(choice: Any, stated: Any, grid: tuple[float, ...], coverage: float | None) -> FieldScores:
+    return FieldScores(torch.from_numpy(choice), torch.from_numpy(stated), grid, coverage)
 
 
 Scores = tuple[FieldScores, ...]  # one text's, in the order of the schema's fields
@@ -313,26 +322,64 @@ class DecisionEngine:
         coverage: bool = False,
         budget: int | None = None,
         trace: Trace | None = None,
+        spread: bool = False,
     ) -> Iterator[Scores]:
         """Logits of every field over each text, on the CPU and without a graph: a stream in input order.
 
         Texts share packed rows of up to ``budget`` tokens (a longer text has a row of its own; None: `CPU_BUDGET` or
         `ACCELERATOR_BUDGET`), and the part of the prompt that all of them share is run once. ``trace`` is given one record per
         read-out, in order. Raises `UserError` for a text that does not fit and for a logit that is not a number.
+
+        ``spread``: share the rows out among the processes of the run (`rlcd_lite.ranks`). Each of them must make the same calls
+        with the same texts, each is given all scores, and the scores are those of one process, to the bit on equal machines.
         """
         if isinstance(contexts, str):
             raise UserError(f"contexts are the single text {shorten(contexts)}: give a list of texts, or use decide.")
-        session = SchemaSession(self, schema)
+        return self.score_runs([(schema, contexts)], coverage=coverage, budget=budget, trace=trace, spread=spread)
+
+    def score_runs(
+        self,
+        runs: Iterable[tuple[SchemaLike, Iterable[str]]],
+        *,
+        coverage: bool = False,
+        budget: int | None = None,
+        trace: Trace | None = None,
+        spread: bool = False,
+    ) -> Iterator[Scores]:
+        """`score_many` over runs of texts that have a schema each: one stream, whose texts are counted through."""
         if budget is None:
             budget = CPU_BUDGET if self._head.weight.device.type == "cpu" else ACCELERATOR_BUDGET
+        processes, own = (ranks.world(), ranks.rank()) if spread else (1, 0)
+        for batches in _rounds(self._batches(runs, budget), processes):
+            answer = self._answer(batches[own], coverage, trace is not None) if own < len(batches) else None
+            answers = ranks.gather(answer) if spread else [answer]
+            for given in answers[: len(batches)]:
+                if isinstance(given, UserError):
+                    raise given
+                assert given is not None
+                scores, records = given
+                if trace is not None:
+                    for record in records:
+                        trace(record)
+                yield from scores
+
+    def _batches(self, runs: Iterable[tuple[SchemaLike, Iterable[str]]], budget: int) -> Iterator[_Batch]:
         done = 0
-        for batch in _batches(session.prompt, contexts, budget):
-            tree, scores = session.score(batch, coverage)
-            if trace is not None:
-                for record in self._trace_records(session.prompt, tree, scores, done):
-                    trace(record)
-            yield from scores
-            done += len(batch)
+        for schema, contexts in runs:
+            session = SchemaSession(self, schema)
+            for texts, alone in _filled(session.prompt, contexts, budget):
+                yield _Batch(session, texts, done, alone)
+                done += len(texts)
+
+    def _answer(self, batch: _Batch, coverage: bool, traced: bool) -> tuple[list[Scores], list[dict[str, Any]]] | UserError:
+        """Scores of a batch and the records of its trace, or what is wrong: another process may have to say it."""
+        if not batch.alone:
+            batch.session.run_shared()
+        try:
+            tree, scores = batch.session.score(batch.texts, coverage)
+        except UserError as error:
+            return error
+        return scores, list(self._trace_records(batch.session.prompt, tree, scores, batch.first)) if traced else []
 
     def decide_many(
         self,
@@ -342,10 +389,11 @@ class DecisionEngine:
         coverage: bool = False,
         budget: int | None = None,
         trace: Trace | None = None,
+        spread: bool = False,
     ) -> Iterator[Decision]:
         """Answer ``schema`` over each text: the decisions of `score_many`, with the numbers of `decide` to rounding."""
         schema = Schema.of(schema)
-        for scores in self.score_many(schema, contexts, coverage=coverage, budget=budget, trace=trace):
+        for scores in self.score_many(schema, contexts, coverage=coverage, budget=budget, trace=trace, spread=spread):
             yield _decision(schema, scores)
 
     def decide(self, schema: SchemaLike, context: str, *, coverage: bool = False, trace: Trace | None = None) -> Decision:
@@ -408,7 +456,7 @@ class DecisionEngine:
 
 
 class SchemaSession:
-    """One schema over many texts: the part of the prompt that they share is run by the first call and kept."""
+    """One schema over many texts: the part of the prompt that they share is run once, by the first call, and kept."""
 
     def __init__(self, engine: DecisionEngine, schema: SchemaLike) -> None:
         self.schema = Schema.of(schema)
@@ -419,6 +467,12 @@ class SchemaSession:
     def decide(self, context: str, *, coverage: bool = False) -> Decision:
         _, (scores,) = self.score([self.prompt.encode(context)], coverage)
         return _decision(self.schema, scores)
+
+    def run_shared(self) -> None:
+        """Run what the texts share by itself, unless that is done: then no text's numbers depend on which was the first."""
+        if self._prefix is None:
+            with torch.inference_mode():
+                _, _, self._prefix = self._engine.read(self.prompt.tree([]), keep=1)
 
     def score(self, texts: Sequence[tuple[int, ...]], coverage: bool = False) -> tuple[TokenTree, list[Scores]]:
         """Scores of texts from `Prompt.encode` in one packed row, and its tree."""
@@ -460,20 +514,51 @@ def _windows(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
 
 
-def _batches(prompt: Prompt, contexts: Iterable[str], budget: int) -> Iterator[list[tuple[int, ...]]]:
-    """Encoded texts in runs that fill a packed row of ``budget`` tokens, in order; at least one text a run."""
+@dataclass(frozen=True)
+class _Batch:
+    """Encoded texts that share a packed row. ``first``: number of the first of them; ``alone``: no other batch has the session."""
+
+    session: SchemaSession
+    texts: list[tuple[int, ...]]
+    first: int
+    alone: bool
+
+
+def _rounds(batches: Iterable[_Batch], size: int) -> Iterator[list[_Batch]]:
+    """``size`` batches at a time; what stands before an error comes before it, as it does one by one."""
+    waiting: list[_Batch] = []
+    try:
+        for batch in batches:
+            waiting.append(batch)
+            if len(waiting) == size:
+                yield waiting
+                waiting = []
+    except UserError:
+        if waiting:
+            yield waiting
+        raise
+    if waiting:
+        yield waiting
+
+
+def _filled(prompt: Prompt, contexts: Iterable[str], budget: int) -> Iterator[tuple[list[tuple[int, ...]], bool]]:
+    """Encoded texts in runs that fill a packed row of ``budget`` tokens, in order, at least one text a run; and whether a run is
+    the only one.
+    """
     batch: list[tuple[int, ...]] = []
     used = prompt.shared
+    alone = True
     for context in contexts:
         ids = prompt.encode(context)
         cost = len(ids) + prompt.asked
         if batch and used + cost > budget:
-            yield batch
+            alone = False
+            yield batch, alone
             batch, used = [], prompt.shared
         batch.append(ids)
         used += cost
     if batch:
-        yield batch
+        yield batch, alone
 
 
 def _decision(schema: Schema, scores: Scores) -> Decision:

@@ -42,12 +42,18 @@ def parts(calibration: Dataset, test: Dataset, permutations: int, permuted: int,
 
 
 def decide_part(engine: DecisionEngine, part: Part, advance: Callable[[], None]) -> Iterator[DecisionRow]:
-    """The rows of one split, in the order of its examples; ``advance`` is called once a text."""
-    for schema, examples in _runs(part.examples):
-        orders = {f.name: _order(f, part.shuffle) for f in schema.fields}
-        shown = Schema(tuple(reordered(f, orders[f.name]) for f in schema.fields))
-        scores = engine.score_many(shown, (e.context for e in examples), coverage=True)
-        for example, answers in zip(examples, scores, strict=True):
+    """The rows of one split, in the order of its examples; ``advance`` is called once a text. Every process has all rows."""
+    runs = [
+        (schema, examples, {f.name: _order(f, part.shuffle) for f in schema.fields}) for schema, examples in _runs(part.examples)
+    ]
+    asked = (
+        (Schema(tuple(reordered(f, orders[f.name]) for f in schema.fields)), [e.context for e in examples])
+        for schema, examples, orders in runs
+    )
+    scores = engine.score_runs(asked, coverage=True, spread=True)
+    for schema, examples, orders in runs:
+        for example in examples:
+            answers = next(scores)
             for f, answer in zip(schema.fields, answers, strict=True):
                 logits = answer.choice.tolist()
                 back = [0.0] * len(logits)

@@ -23,6 +23,7 @@ from platformdirs import user_cache_path
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.initialization import no_init_weights
 
+from rlcd_lite import ranks
 from rlcd_lite.contract import Contract, read_contract
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.settings import DEFAULT_MODEL, EMBEDDED_MODEL, Attention, Device, Dtype, check_choice
@@ -56,15 +57,15 @@ def load_model(
 ) -> LoadedModel:
     """Load the model ``name``, its tokenizer, and an adapter on top if one is given.
 
-    ``device`` auto: CUDA, else MPS, else the CPU. ``dtype`` auto: bfloat16 on CUDA, float32 elsewhere. ``attention`` auto:
-    eager on MPS, whose SDPA has computed wrong masks in several releases, SDPA elsewhere. Raises `UserError` for anything that
-    can't be loaded.
+    ``device`` auto: CUDA (a GPU for each process of a machine), else MPS, else the CPU. ``dtype`` auto: bfloat16 on CUDA, float32
+    elsewhere. ``attention`` auto: eager on MPS, whose SDPA has computed wrong masks in several releases, SDPA elsewhere. Raises
+    `UserError` for anything that can't be loaded.
     """
     check_choice(dtype, Dtype, "dtype")
     check_choice(attention, Attention, "attention")
     where = _device(device)
-    precision = getattr(torch, dtype if dtype != "auto" else "bfloat16" if where == "cuda" else "float32")
-    implementation = attention if attention != "auto" else "eager" if where == "mps" else "sdpa"
+    precision = getattr(torch, dtype if dtype != "auto" else "bfloat16" if where.type == "cuda" else "float32")
+    implementation = attention if attention != "auto" else "eager" if where.type == "mps" else "sdpa"
     settings = {"dtype": precision, "attn_implementation": implementation}
     if name.endswith(".gguf"):
         model, tokenizer = _from_gguf(Path(name).expanduser(), settings)
@@ -302,14 +303,20 @@ def trainable(loaded: LoadedModel, rank: int, alpha: int, seed: int) -> LoadedMo
 # ---- small parts ----
 
 
-def _device(device: Device) -> str:
+def _device(device: Device) -> torch.device:
     check_choice(device, Device, "device")
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if device == "auto" and ranks.cpu_only():
+        device = "cpu"
+    elif device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there[device]:
         raise UserError(f"device {device!r} is not there: use --device auto or --device cpu.")
-    return device
+    if device == "cuda" and ranks.world() > 1:
+        return torch.device(
+            "cuda", ranks.local_rank() % torch.cuda.device_count()
+        )  # a launcher may show each process its own alone
+    return torch.device(device)
 
 
 def _first_line(error: BaseException) -> str:

@@ -113,8 +113,9 @@ class Trainer:
     def run(self, advance: Callable[[str], None], stopping: Callable[[], bool]) -> None:
         """Train from where the state stands to the last step; ``stopping`` is asked after every step, and saves if it says so."""
         recipe = self.recipe
-        kept = self.state.step or -1  # a run that starts anew evaluates its step 0 anew
-        self.metrics, self.evals = (Log(self.folder / name, kept) for name in ("metrics.jsonl", "evals.jsonl"))
+        if ranks.is_main():
+            kept = self.state.step or -1  # a run that starts anew evaluates its step 0 anew
+            self.metrics, self.evals = (Log(self.folder / name, kept) for name in ("metrics.jsonl", "evals.jsonl"))
         if self.state.step == 0:
             if recipe.prior_correction:
                 self.engine.contract = replace(self.engine.contract, prior=self.measure_prior())
@@ -137,10 +138,11 @@ class Trainer:
             last = self.state.step == recipe.steps
             if recipe.eval_every and (self.state.step % recipe.eval_every == 0 or last):
                 self._evaluate()
-            self._watch()
+            if ranks.is_main():
+                self._watch()
             if self.state.step % recipe.checkpoint_every == 0 or last or self._has_enough():
                 self.save()
-            if stopping():
+            if any(ranks.gather(stopping())):  # a signal reaches the processes at different steps, or one of them
                 self.save()
                 raise KeyboardInterrupt
         if ranks.is_main():
@@ -153,6 +155,11 @@ class Trainer:
             loaded = LoadedModel(self.model, self.engine.encoder.tokenizer, self.engine.name)
             self.engine.contract, state = load_checkpoint(found[-1], loaded, self.optimizer)
             self.state = State(**state)
+        if len(steps := set(ranks.gather(self.state.step))) > 1:
+            raise UserError(
+                f"the processes find checkpoints of the steps {', '.join(map(str, sorted(steps)))} in {str(self.folder)!r}: "
+                f"put runs/ on a disk that all machines share."
+            )
 
     def save(self) -> None:
         """Write a checkpoint of the state as it is, unless it is there already."""
@@ -172,6 +179,7 @@ class Trainer:
         """A row of ``evals.jsonl``, and the adapter kept as the best if it is."""
         with self.accelerator.autocast():
             row = {"step": self.state.step, **held_out(self.engine, *self.held)}
+        row = ranks.gather(row)[0]  # machines of another kind round differently, and all must judge alike
         value = row[self.recipe.best_metric]
         sign = 1 if LOWER_IS_BETTER.get(self.recipe.best_metric, True) else -1
         better = self.state.best is None or sign * value < sign * self.state.best
@@ -204,7 +212,7 @@ class Trainer:
         for _ in range(epochs):
             means, grad_norm = self._update(step, batch, rollouts)
         seconds = time.perf_counter() - started
-        (run,) = ranks.total([torch.tensor([float(self.engine.tokens_run - tokens)], device=self.accelerator.device)])
+        (run,) = ranks.total([torch.tensor([float(self.engine.tokens_run - tokens)], device=self.engine.device)])
         return {
             "step": step,
             "phase": recipe.phase(step),
@@ -221,23 +229,27 @@ class Trainer:
         self, step: int, batch: Sequence[Shown], rollouts: dict[tuple[int, str], Rollouts]
     ) -> tuple[dict[str, float | None], float]:
         """Clipped gradient of the step's mean loss, and the update. Fills ``rollouts`` in the first epoch, reads them later."""
-        recipe, device = self.recipe, self.accelerator.device
+        recipe, device = self.recipe, self.engine.device
         decisions = sum(len(self.train[self.index(step, place)].schema.fields) for place in range(recipe.batch * ranks.world()))
         self.optimizer.zero_grad()
         sums = torch.zeros(2, len(STATISTICS), device=device)  # of each statistic, and of how many decisions have it
-        bad: list[str] = []
         size = recipe.micro_batch or recipe.batch
-        for start in range(0, len(batch), size):
-            loss, part, found = self._loss(step, batch[start : start + size], rollouts)
-            bad += found
-            sums += part
-            (loss / decisions).backward()
+
+        def backward() -> list[str]:
+            bad = []
+            for start in range(0, len(batch), size):
+                loss, part, found = self._loss(step, batch[start : start + size], rollouts)
+                bad.extend(found)
+                sums.add_(part)
+                (loss / decisions).backward()
+            return bad
+
+        if bad := [text for part in ranks.agree(backward) for text in part]:
+            raise FloatingPointError(f"step {step}: the loss of {bad[0]} is not a number")
         reduced = ranks.total([*(p.grad for p in self.parameters if p.grad is not None), sums])
         for parameter, grad in zip((p for p in self.parameters if p.grad is not None), reduced, strict=False):
             parameter.grad = grad
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, recipe.max_grad_norm))
-        if bad := [text for part in ranks.gather(bad) for text in part]:
-            raise FloatingPointError(f"step {step}: the loss of {bad[0]} is not a number")
         if not torch.tensor(norm).isfinite():
             raise FloatingPointError(f"step {step}: the gradient is not a number")
         self.optimizer.step()

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from rlcd_lite import ranks
 from rlcd_lite.commands.model_flags import ModelFlags, adapter_sha256
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.datasets import SETS, Dataset, load, synthetic
@@ -78,24 +80,30 @@ class Eval:
             raise UserError(f"--adapter {str(self.model.adapter)!r} is an arm of its own here: name it in --arms.")
         adapters = {arm: _adapter(arm) for arm in arms}
         sets = {name: self._load(name) for name in dataset_names(self.datasets)}
-        (self.output / "decisions").mkdir(parents=True, exist_ok=True)
+        if ranks.is_main():
+            (self.output / "decisions").mkdir(parents=True, exist_ok=True)
         tables: dict[tuple[str, str], list[DecisionRow]] = {}
         forward, running = 0.0, 0.0  # seconds of forwards behind all tables, and of loading and forwards in this call
         for arm, adapter in adapters.items():
             engine: DecisionEngine | None = None
             for name, (calibration, test) in sets.items():
                 path, settings = self.output / "decisions" / _file_name(arm, name), self._settings(arm, calibration, test)
-                if not self._is_done(path, settings):
+                if not ranks.told(partial(self._is_done, path, settings)):
                     start = time.perf_counter()
                     engine = engine or replace(self.model, adapter=adapter).load()
                     loaded = time.perf_counter()
                     rows = self._decide(engine, f"{arm} on {name}", calibration, test)
                     settings["seconds"] = time.perf_counter() - loaded
                     running += time.perf_counter() - start
+                    if not ranks.is_main():
+                        continue
                     write_table(path, rows)
                     _record(path).write_text(json.dumps(settings, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-                forward += json.loads(_record(path).read_text(encoding="utf-8"))["seconds"]
-                tables[arm, name] = read_table(path)
+                if ranks.is_main():
+                    forward += json.loads(_record(path).read_text(encoding="utf-8"))["seconds"]
+                    tables[arm, name] = read_table(path)
+        if not ranks.is_main():
+            return
         evaluation = self._evaluation(arms, sets, tables)
         write_eval(self.output / "eval.json", evaluation)
         _print_summary(evaluation)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlcd_lite import ranks
 from rlcd_lite.commands.model_flags import ModelFlags, adapter_sha256
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.errors import UserError, shorten
@@ -66,6 +67,8 @@ class Infer:
     """Replace existing --output and --trace files."""
 
     def run(self) -> None:
+        if self.input is None and not ranks.is_main():
+            return  # a single text is a single forward
         schema = self._schema()
         self._check_flags()
         if self.input is not None:
@@ -129,10 +132,11 @@ class Infer:
         facts = inspect(path)
         writer = None
         if self.output is not None:
-            made_by = self._settings() | {"input_sha256": facts.sha256, "schema": schema.to_dict()}
-            writer = DecisionWriter(self.output, schema, made_by, resume=self.resume, overwrite=self.overwrite)
+            output, made_by = self.output, self._settings() | {"input_sha256": facts.sha256, "schema": schema.to_dict()}
+            # the main process looks: the others could find what it has written since
+            writer = ranks.told(lambda: DecisionWriter(output, schema, made_by, resume=self.resume, overwrite=self.overwrite))
             if writer.complete:
-                print(f"{self.output} is complete: nothing is left to do.", file=sys.stderr)
+                _say(f"{output} is complete: nothing is left to do.")
                 return
         engine = self.model.load()
         rows = _GoodRows(path, self.text_column, engine.prompt(schema), done=writer.last_line if writer else 0)
@@ -140,9 +144,11 @@ class Infer:
             trace = stack.enter_context(self._tracing(engine, rows.line_of))
             advance = stack.enter_context(progress(facts.rows, f"deciding {path.name}"))
             if writer is not None:
-                stack.enter_context(writer.open())
-            for decision in engine.decide_many(schema, rows.texts(advance), coverage=self.coverage, trace=trace):
+                stack.enter_context(writer.open())  # which does nothing where no row is written
+            for decision in engine.decide_many(schema, rows.texts(advance), coverage=self.coverage, trace=trace, spread=True):
                 line, row_id = rows.take()
+                if not ranks.is_main():
+                    continue
                 if writer is not None:
                     writer.write(line, row_id, decision)
                 else:
@@ -151,7 +157,7 @@ class Infer:
             if not rows.taken and not rows.done:
                 raise UserError(f"no row of {str(path)!r} could be decided ({rows.first_problem}): mend the file or the flags.")
         left_out = f", {rows.left_out} left out" if rows.left_out else ""
-        print(f"decided {rows.taken} of {facts.rows} rows{left_out}.", file=sys.stderr)
+        _say(f"decided {rows.taken} of {facts.rows} rows{left_out}.")
 
     def _settings(self) -> dict[str, Any]:
         """What must be the same for a run to be continued."""
@@ -170,6 +176,9 @@ class Infer:
         """A function that appends a record to the trace file, which appears under its name when it is whole."""
         if self.trace is None:
             yield None
+            return
+        if not ranks.is_main():
+            yield lambda record: None  # the records are made here and written by the main process
             return
         scratch = self.trace.with_name(self.trace.name + ".part")
         with scratch.open("w", encoding="utf-8") as file:
@@ -210,7 +219,7 @@ class _GoodRows:
             elif problem := self._problem(row):
                 self.left_out += 1
                 self.first_problem = self.first_problem or f"line {row.line}: {problem}"
-                print(f"{self._path}: line {row.line} is left out: {problem}.", file=sys.stderr)
+                _say(f"{self._path}: line {row.line} is left out: {problem}.")
                 advance()
             else:
                 self._waiting.append((row.line, row.values.get("id")))
@@ -262,6 +271,11 @@ def decision_table(decision: Decision) -> Table:
 def _printable(text: str) -> str:
     """The text with control characters written out, so that no name can steer the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _say(text: str) -> None:
+    if ranks.is_main():
+        print(text, file=sys.stderr)
 
 
 def _path(context_file: str | None) -> Path | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlcd_lite import ranks
 from rlcd_lite.contract import Contract, agree, read_contract
 from rlcd_lite.settings import DEFAULT_MODEL, Attention, Confidence, Device, Dtype, Grid, Layout
 
@@ -70,7 +71,7 @@ class ModelFlags:
 
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()
-        logging.getLogger("rlcd_lite").setLevel(logging.INFO)
+        logging.getLogger("rlcd_lite").setLevel(logging.INFO if ranks.is_main() else logging.ERROR)
         contract = self.contract()
         loaded = load_model(self.model, self.adapter, self.device, self.dtype, self.attention)
         return DecisionEngine(loaded if change is None else change(loaded), contract)

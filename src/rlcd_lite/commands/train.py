@@ -73,7 +73,7 @@ class Train:
             raise UserError("--resume keeps what is there and --overwrite deletes it: give one of the two.")
         folder = self._folder()
         if not self.dry_run:
-            self._check_folder(folder)
+            ranks.told(lambda: self._check_folder(folder))
         train, held = self._data()
         most = max(len(field.options) for example in train.examples for field in example.schema.fields)
         for doubt in self.recipe.doubts(self.model.contract().grid, most, self.model.adapter is not None):
@@ -240,6 +240,8 @@ class Train:
         trained = sum(p.numel() for p in trainer.parameters)
         weights = sum(p.numel() * p.element_size() for p in engine.model.parameters())
         memory = (weights + 12 * trained) / 2**20  # a gradient and two moments, in float32
+        if not ranks.is_main():
+            return
         lines = {
             "data": f"{train.name}: {len(train)} training examples, {len(trainer.held[1])} held out",
             "fields": ", ".join(f"{f.name} × {len(f.options)}" for f in train.examples[0].schema.fields),
