@@ -421,10 +421,10 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"warmup_steps": 201}, "--warmup-steps is 201, more than the 200 of --steps"),
     ({"patience": 2, "eval_every": 0}, "--patience counts evaluations and --eval-every 0 makes none"),
     ({"clip": 0.1}, "--clip is 0.1 and does nothing with one inner epoch: raise --inner-epochs"),
-    ({"w_correct": 0, "w_calibration": 0}, "--w-correct and --w-calibration leave the reward nothing to pay for"),
-    ({"reward": "brier", "w_calibration": 0}, "--w-correct and --w-calibration leave the reward nothing to pay for"),
-    ({"reward": "binary", "w_correct": 0}, "--w-correct and --w-calibration leave the reward nothing to pay for"),
-    ({"reward": "dist-brier", "w_correct": 0}, "--w-correct and --w-calibration leave the reward nothing to pay for"),
+    ({"w_correct": 0, "w_calibration": 0}, "are both 0"),
+    ({"reward": "brier", "w_calibration": 0}, "nothing to pay for"),
+    ({"reward": "binary", "w_correct": 0}, "nothing to pay for"),
+    ({"reward": "dist-brier", "w_correct": 0}, "nothing to pay for"),
 ]  # fmt: skip
 SAMPLING = {"rollouts": 4, "baseline": "rloo", "normalise_std": True, "inner_epochs": 2, "clip": 0.1}
 RL = {

@@ -174,9 +174,14 @@ class Recipe:
                 )
         if self.inner_epochs == 1 and self.clip != defaults.clip:
             raise UserError(f"--clip is {self.clip} and does nothing with one inner epoch: raise --inner-epochs or leave it out.")
-        paid = self.paid
-        if self.objective == "rl" and not (paid.w or paid.b):
-            raise UserError("--w-correct and --w-calibration leave the reward nothing to pay for: raise one of them.")
+        if self.objective == "rl" and self.reward in ("binary", "dist-brier"):
+            self._refuse(("w_calibration",), f"--reward {self.reward} has no term for the confidence")
+        if self.objective == "rl" and self.reward == "brier" and not self.decouple:
+            self._refuse(("w_correct",), "--reward brier without --decouple has no term for correctness")
+        if not (self.w_correct or self.w_calibration):
+            raise UserError("--w-correct and --w-calibration are both 0, which leaves nothing to learn: raise one of them.")
+        if self.objective == "rl" and not (self.paid.w or self.paid.b):
+            raise UserError(f"the weights leave --reward {self.reward} nothing to pay for: raise --w-correct or --w-calibration.")
 
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         """`UserError` for the first of ``names`` that is not as it is by default."""
