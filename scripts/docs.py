@@ -131,11 +131,11 @@ def arms(folder: str) -> str:
 
 def starts(folder: str) -> str:
     """Runs that looked for a warm start: accuracy in training over their first and last ten steps, from FOLDER/*.jsonl."""
-    lines = ["| run | steps | accuracy, first 10 steps | last 10 | loss, last 10 |", "| --- | --: | --: | --: | --: |"]
+    lines = ["| run | steps | accuracy, first 10 steps | last 10 |", "| --- | --: | --: | --: |"]
     for path in sorted((ROOT / folder).glob("*.jsonl")):
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         first, last = (fmean(row["acc_greedy"] for row in part) for part in (rows[:10], rows[-10:]))
-        lines.append(f"| {path.stem} | {len(rows)} | {first:.2f} | {last:.2f} | {fmean(row['loss'] for row in rows[-10:]):.2f} |")
+        lines.append(f"| {path.stem} | {len(rows)} | {first:.2f} | {last:.2f} |")
     return "\n".join(lines) + "\n"
 
 

@@ -151,7 +151,10 @@ def test_a_dry_run_writes_nothing(cli: Run, tmp_path: Path) -> None:
         (("--objective", "sft-ce", "--reward", "brier"), "is taught the label and draws nothing: leave --reward out"),
         (("--estimator", "exact", "--rollouts", "4"), "--estimator exact draws nothing: leave --rollouts out"),
         (("--feedback", "bandit", "--estimator", "exact"), "--estimator exact needs the label"),
-        (("--reward", "binary", "--w-calibration", "2"), "--reward binary has no term for the confidence: leave --w-calibration out"),
+        (
+            ("--reward", "binary", "--w-calibration", "2"),
+            "--reward binary has no term for the confidence: leave --w-calibration out",
+        ),
         (("--reward", "brier", "--w-correct", "2"), "--reward brier without --decouple has no term for correctness"),
         (("--objective", "sft-ce", "--w-correct", "0", "--w-calibration", "0"), "are both 0"),
         (("--config", "none.yaml"), "none.yaml"),
