@@ -114,7 +114,7 @@ def arms(folder: str) -> str:
     for result in evaluation["results"]:
         name, s = Path(result["arm"]).name.removeprefix("ab-synthetic-"), result["signals"]
         run = ROOT / folder / "runs" / name / "metrics.jsonl"
-        rows = [json.loads(line) for line in run.read_text(encoding="utf-8").splitlines()] if run.exists() else []
+        rows = [json.loads(line) for line in run.read_text(encoding="utf-8").splitlines()]
         paid = [row["choice_grad_mult"] for row in rows if row["choice_grad_mult"] is not None]
         cells = [
             name,
@@ -123,7 +123,7 @@ def arms(folder: str) -> str:
             f"{number(s['softmax']['mean_confidence'], 2)}, {number(s['stated']['mean_confidence'], 2)}",
             number(s["stated"]["murphy"]["resolution"]),
             f"{paid[0]:.2f} → {paid[-1]:.2f}" if paid else "–",
-            f"{sum(row['seconds'] for row in rows) / 60:.0f}" if rows else "–",
+            f"{sum(row['seconds'] for row in rows) / 60:.0f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
