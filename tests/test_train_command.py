@@ -188,6 +188,13 @@ def test_a_full_disk_is_told_in_a_sentence(cli: Run, tmp_path: Path, monkeypatch
     assert [p.name for p in (tmp_path / "runs/a/checkpoints").iterdir()] == ["step-000001"]
 
 
+def test_a_tracker_writes_into_the_run(cli: Run, tmp_path: Path) -> None:
+    for flags in ((), ("--overwrite",)):
+        assert cli("train", *SMALL, "--run-name", "a", "--tracker", "tensorboard", *flags)[0] == 0
+        events = list(tmp_path.glob("runs/a/**/events.out.tfevents.*"))
+        assert sum(b"held-out/nll_ts" in path.read_bytes() for path in events) == 1
+
+
 # ---- configs ----
 
 

@@ -79,6 +79,8 @@ class Train:
         for doubt in self.recipe.doubts(self.model.contract().grid, most, self.model.adapter is not None):
             _say(f"note: {doubt}")
         engine = self._engine()
+        if self.overwrite and not self.dry_run and ranks.is_main() and folder.exists():
+            shutil.rmtree(folder)  # before a tracker writes into it
         accelerator = self._accelerator(folder, engine)
 
         from rlcd_lite.trainer import Trainer
@@ -199,8 +201,6 @@ class Train:
     def _start(
         self, folder: Path, train: Dataset, held: tuple[Dataset, Dataset], engine: DecisionEngine, accelerator: Accelerator
     ) -> None:
-        if self.overwrite and folder.exists():
-            shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if self.resume:
             return
