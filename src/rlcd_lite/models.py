@@ -292,7 +292,9 @@ def trainable(loaded: LoadedModel, rank: int, alpha: int, seed: int) -> LoadedMo
     if base_model(loaded.model) is loaded.model:
         torch.manual_seed(seed)
         config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
-        return replace(loaded, model=get_peft_model(loaded.model, config))  # type: ignore[arg-type]
+        with warnings.catch_warnings():  # peft 0.21 asks transformers 5.24 for gradient checkpointing by its old name
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            return replace(loaded, model=get_peft_model(loaded.model, config))  # type: ignore[arg-type]
     for name, parameter in loaded.model.named_parameters():
         if "lora_" in name:
             parameter.requires_grad_(True)
