@@ -20,7 +20,6 @@ from torch import Tensor
 
 from rlcd_lite.contract import Contract, read_contract
 from rlcd_lite.errors import UserError, shorten
-from rlcd_lite.models import LoadedModel
 
 KEPT = 2
 
@@ -81,13 +80,13 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(path for path in (run / "checkpoints").glob("step-*") if (path / "state.json").exists())
 
 
-def load_checkpoint(folder: Path, loaded: LoadedModel, optimizer: torch.optim.Optimizer) -> tuple[Contract, dict[str, Any]]:
+def load_checkpoint(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[Contract, dict[str, Any]]:
     """Put a checkpoint's weights and moments back; returns its contract and state. `UserError` if it is damaged."""
     try:
         state = dict(json.loads((folder / "state.json").read_text(encoding="utf-8")))
-        set_peft_model_state_dict(loaded.model, load_file(folder / "adapter.safetensors"))
+        set_peft_model_state_dict(model, load_file(folder / "adapter.safetensors"))
         moments = load_file(folder / "optimizer.safetensors")
-        for name, parameter in _trained(loaded.model).items():
+        for name, parameter in _trained(model).items():
             keys = [key for key in moments if key.partition("|")[2] == name]
             if keys:
                 device = parameter.device

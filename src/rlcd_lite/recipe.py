@@ -136,10 +136,20 @@ class Recipe:
             ("precision", Precision),
         ):
             check_choice(getattr(self, name), choices, _flag(name))
-        for name in ("steps", "batch", "micro_batch", "inner_epochs", "lora_rank", "lora_alpha", "train_n", "patience"):
+        for name in (
+            "steps",
+            "batch",
+            "micro_batch",
+            "inner_epochs",
+            "lora_rank",
+            "lora_alpha",
+            "train_n",
+            "patience",
+            "checkpoint_every",
+        ):
             self._at_least(name, 1)
-        for name in ("checkpoint_every", "rollouts", "eval_n"):
-            self._at_least(name, {"checkpoint_every": 1, "rollouts": 2, "eval_n": 4}[name])
+        for name, least in (("rollouts", 2), ("eval_n", 4)):
+            self._at_least(name, least)
         for name in ("warmup_steps", "eval_every", "w_correct", "w_calibration", "beta_kl", "entropy", "weight_decay"):
             self._at_least(name, 0)
         for name in ("lr", "rollout_temp", "max_grad_norm", "clip"):

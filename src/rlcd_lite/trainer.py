@@ -28,7 +28,6 @@ from rlcd_lite.engine import DecisionEngine, FieldScores
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.evaluate import held_out, reordered
 from rlcd_lite.health import symptoms
-from rlcd_lite.models import LoadedModel
 from rlcd_lite.objectives import (
     Policy,
     Rollouts,
@@ -63,7 +62,6 @@ STATISTICS = (
     "kl",
     "clip_frac",
 )
-LOWER_IS_BETTER = {"acc": False}  # of the metrics that choose the best adapter, all others
 
 
 @dataclass(frozen=True)
@@ -152,8 +150,7 @@ class Trainer:
     def resume(self) -> None:
         """Go on from the last checkpoint, if there is one."""
         if found := checkpoints(self.folder):
-            loaded = LoadedModel(self.model, self.engine.encoder.tokenizer, self.engine.name)
-            self.engine.contract, state = load_checkpoint(found[-1], loaded, self.optimizer)
+            self.engine.contract, state = load_checkpoint(found[-1], self.model, self.optimizer)
             self.state = State(**state)
         if len(steps := set(ranks.gather(self.state.step))) > 1:
             raise UserError(
@@ -181,7 +178,7 @@ class Trainer:
             row = {"step": self.state.step, **held_out(self.engine, *self.held)}
         row = ranks.gather(row)[0]  # machines of another kind round differently, and all must judge alike
         value = row[self.recipe.best_metric]
-        sign = 1 if LOWER_IS_BETTER.get(self.recipe.best_metric, True) else -1
+        sign = -1 if self.recipe.best_metric == "acc" else 1  # of all others, less is better
         better = self.state.best is None or sign * value < sign * self.state.best
         if better:
             self.state.best, self.state.best_step, self.state.without_better = value, self.state.step, 0
@@ -246,14 +243,15 @@ class Trainer:
 
         if bad := [text for part in ranks.agree(backward) for text in part]:
             raise FloatingPointError(f"step {step}: the loss of {bad[0]} is not a number")
-        reduced = ranks.total([*(p.grad for p in self.parameters if p.grad is not None), sums])
-        for parameter, grad in zip((p for p in self.parameters if p.grad is not None), reduced, strict=False):
+        touched = [p for p in self.parameters if p.grad is not None]
+        *grads, sums = ranks.total([*(p.grad for p in touched if p.grad is not None), sums])
+        for parameter, grad in zip(touched, grads, strict=True):
             parameter.grad = grad
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, recipe.max_grad_norm))
         if not torch.tensor(norm).isfinite():
             raise FloatingPointError(f"step {step}: the gradient is not a number")
         self.optimizer.step()
-        totals, counts = reduced[-1].tolist()
+        totals, counts = sums.tolist()
         means = {name: total / n if n else None for name, total, n in zip(STATISTICS, totals, counts, strict=True)}
         return means, norm
 
@@ -309,6 +307,7 @@ class Trainer:
             loss = supervised_loss(policy, label, recipe.objective, recipe.w_correct, recipe.w_calibration)
         elif rollouts is None:
             loss = expected_loss(policy, reported.choice.exp(), label, reward)
+            found["reward_mean"] = -loss.detach()  # what the rewards of rollouts average to
         else:
             correct = (rollouts.choice == label).float()  # all that is seen of the label, and so enough for bandit feedback
             loss, more = self._grpo(policy, reported, rollouts, correct)
@@ -316,8 +315,6 @@ class Trainer:
         if phase == "rl":
             value, calibration = action_values(policy, label, reward)
             found["choice_grad_mult"] = reward.w if reward.decoupled else _right_over_wrong(policy, value + calibration, label)
-            if rollouts is None:
-                found["reward_mean"] = _expected_reward(policy, reported, label, value, calibration, reward)
             if base is not None:
                 kl = divergence(policy, Policy.of(base, recipe.rollout_temp))
                 found["kl"] = kl.detach()
@@ -373,15 +370,20 @@ class Trainer:
                 f"--prior-correction is about the places of a field's options, and data set {self.train.name!r} has options of its "
                 f"own in every example: leave it out."
             )
-        found: dict[Any, list[Tensor]] = {}
+        pairs = []
         for number, example in enumerate(self.train.examples[:PRIOR_CONTEXTS]):
             schema = example.schema
             if self.recipe.shuffle_options:
                 schema = _shuffled(schema, random.Random(_seed("options", self.recipe.seed, 0, number)))
+            pairs.append((schema, example.context))
+        found: dict[Any, list[Tensor]] = {}
+        size = self.recipe.micro_batch or self.recipe.batch
+        for start in range(0, len(pairs), size):
             with self.accelerator.autocast():
-                (scores,) = self.engine.score(schema, [example.context])
-            for field, score in zip(schema.fields, scores, strict=True):
-                found.setdefault(Contract.key(field), []).append(score.choice)
+                scores = self.engine.score_batch(pairs[start : start + size])
+            for (schema, _), text in zip(pairs[start:], scores, strict=False):
+                for field, score in zip(schema.fields, text, strict=True):
+                    found.setdefault(Contract.key(field), []).append(score.choice)
         return {key: tuple(torch.stack(rows).mean(0).tolist()) for key, rows in found.items()}
 
 
@@ -428,14 +430,6 @@ def _right_over_wrong(policy: Policy, value: Tensor, label: int) -> Tensor:
     wrong[label] = 0.0
     wrong = wrong + 1e-12 * (torch.arange(len(wrong), device=wrong.device) != label)  # all of it may be on the right one
     return value[label] - (wrong * value).sum() / wrong.sum()
-
-
-@torch.no_grad()
-def _expected_reward(policy: Policy, reported: Policy, label: int, value: Tensor, calibration: Tensor, reward: Any) -> Tensor:
-    """What `rollout_rewards` average to."""
-    pi = policy.choice.exp()
-    own = reward.w * reported.choice.exp() if reward.distribution else 0.0
-    return (pi * (value - own + calibration)).sum()
 
 
 def _equal(rewards: Tensor) -> float:
