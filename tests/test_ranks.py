@@ -27,20 +27,33 @@ from rlcd_lite.trainer import _epoch_order
 
 TIMEOUT = 240  # seconds; two processes that wait for each other must fail a test, not stop it
 
-# Runs commands one after the other in the same processes, whose start costs more than the commands.
+# Runs commands one after the other in the same processes, whose start costs more than the commands, and notes which files of the
+# working folder a process touches.
 DRIVER = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from rlcd_lite import cli, ranks
 from rlcd_lite.errors import UserError
 
+here, touched = os.getcwd(), []
+
+def watch(event, args):
+    writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
+    if writes or event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir"):
+        path = os.path.abspath(os.fsdecode(args[0])) if not isinstance(args[0], int) else ""
+        if path.startswith(here):
+            touched.append(f"{event} {path[len(here):]}")
+
+sys.addaudithook(watch)
 for name, args in json.loads(Path(sys.argv[1]).read_text()).items():
     try:
         cli._run(args)
         said = "fine"
     except UserError as error:
         said = str(error)
-    Path(f"{name}.{ranks.rank()}").write_text(said)
+    found = list(touched)
+    Path(f"{name}.{ranks.rank()}").write_text(json.dumps([said, found]))
+    touched.clear()
 ranks.leave(0)
 """
 
@@ -152,7 +165,11 @@ def test_two_processes_are_one(model_folder: Path, tmp_path: Path, monkeypatch, 
     flags = ["--nproc-per-node", "2", "--master-port", str(free_port())]
     run = start(["torch.distributed.run", *flags, "driver.py", "commands.json"], tmp_path)
     assert run.returncode == 0, run.stderr
-    said = {name: [Path(f"{name}.{rank}").read_text() for rank in range(2)] for name in commands}
+    said, touched = {}, {}
+    for name in commands:
+        said[name], touched[name] = zip(*(json.loads(Path(f"{name}.{rank}").read_text()) for rank in range(2)), strict=True)
+    assert {name for name, (main_process, _) in touched.items() if main_process} == set(commands) - {"exists", "printed"}
+    assert not any(other for _, other in touched.values())
     assert all(first == second for first, second in said.values())
     assert {name for name, (first, _) in said.items() if first == "fine"} == set(commands) - {"exists", "long"}
     assert "two.jsonl' exists" in said["exists"][0]

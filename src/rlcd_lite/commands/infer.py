@@ -143,8 +143,8 @@ class Infer:
         with ExitStack() as stack:
             trace = stack.enter_context(self._tracing(engine, rows.line_of))
             advance = stack.enter_context(progress(facts.rows, f"deciding {path.name}"))
-            if writer is not None:
-                stack.enter_context(writer.open())  # which does nothing where no row is written
+            if writer is not None and ranks.is_main():
+                stack.enter_context(writer.open())
             for decision in engine.decide_many(schema, rows.texts(advance), coverage=self.coverage, trace=trace, spread=True):
                 line, row_id = rows.take()
                 if not ranks.is_main():
