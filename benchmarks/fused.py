@@ -52,16 +52,16 @@ class Case:
         self.tree = TokenTree()
         root = self.tree.add(trunk, ROOT)
         for branch in self.prompt.branches:
-            for stem, labels in ((branch.choice_stem, branch.choice), (branch.stated_stem, branch.stated)):
+            for stem, ids in ((branch.choice_stem, branch.choice.reads[0][1]), (branch.stated_stem, branch.stated.ids)):
                 if len(self.tree.readouts) < branches:
-                    self.tree.read(self.tree.add(stem, root), labels.ids)
+                    self.tree.read(self.tree.add(stem, root), ids)
         self.paths = [self.tree.path(r.segment) for r in self.tree.readouts]
         self.tokens = sum(len(s.ids) for s in self.tree.segments)
         written = ", ".join(f'"{n}": "A", "{n}{CONFIDENCE_SUFFIX}": "1"' for n in names[: max(1, branches // 2)])
         (answer,) = engine.encoder.data(["{" + written + "}"])
         self.trunk, self.answer_tokens = trunk, len(answer)
         self.stem_tokens = (self.tokens - len(trunk)) / len(self.tree.readouts)
-        self.prefix = engine.read(self.tree, keep=1)[2]
+        self.prefix = engine.forward.read(self.tree, keep=1)[2]
 
     def separate(self) -> list[Tensor]:
         """One forward of trunk and branch for each read-out; of the head, only its last position."""
@@ -82,17 +82,17 @@ class Case:
 
     def fused(self) -> list[Tensor]:
         """The packed tree: what `decide` does."""
-        return self.engine.read(self.tree)[0]
+        return self.engine.forward.read(self.tree)[0]
 
     def kv_cold(self) -> list[Tensor]:
         """The trunk in one forward, the packed branches behind its cache in a second one."""
         trunk = TokenTree()
         trunk.read(trunk.add(self.trunk, ROOT), (0,))
-        return self.engine.read(self.tree, self.engine.read(trunk, keep=1)[2])[0]
+        return self.engine.forward.read(self.tree, self.engine.forward.read(trunk, keep=1)[2])[0]
 
     def kv_warm(self) -> list[Tensor]:
         """The packed branches behind a trunk that an earlier call ran: what a session does."""
-        return self.engine.read(self.tree, self.prefix)[0]
+        return self.engine.forward.read(self.tree, self.prefix)[0]
 
     def generate(self) -> Tensor:
         """The JSON with its labels, token by token with a cache (greedy); the number of tokens is that of the JSON."""

@@ -48,11 +48,12 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 
 from rlcd_lite.attention import Block
 from rlcd_lite.datasets import Dataset, Example, load
-from rlcd_lite.engine import DecisionEngine, SchemaLike, Scores
+from rlcd_lite.engine import DecisionEngine, SchemaLike
 from rlcd_lite.models import load_model, trainable
 from rlcd_lite.packing import attention_mask, pack
 from rlcd_lite.recipe import Recipe
-from rlcd_lite.schema import CONFIDENCE_SUFFIX
+from rlcd_lite.schema import CONFIDENCE_SUFFIX, Schema
+from rlcd_lite.scores import Scores
 from rlcd_lite.trainer import Trainer
 
 SHARED, PADDED, GENERATED = "shared tree", "padded rows", "generated JSON"
@@ -81,37 +82,35 @@ class PaddedEngine(DecisionEngine):
     """An engine that scores a batch as padded rows, one per text, which share nothing."""
 
     def score_batch(self, batch: Sequence[tuple[SchemaLike, str]]) -> list[Scores]:
+        forward, device = self.forward, self.forward.device
         prompts = [self.prompt(schema) for schema, _ in batch]
         trees = [prompt.tree([prompt.encode(text)]) for prompt, (_, text) in zip(prompts, batch, strict=True)]
-        rows = [pack(tree, device=self.device) for tree in trees]
+        rows = [pack(tree, device=device) for tree in trees]
         width = max(row.ids.shape[1] for row in rows)
         spare = [width - row.ids.shape[1] for row in rows]
         ids = torch.cat([pad(row.ids, (0, n)) for row, n in zip(rows, spare, strict=True)])  # (B, N)
         positions = torch.cat([pad(row.positions, (0, n)) for row, n in zip(rows, spare, strict=True)])
-        itself = torch.eye(width, dtype=torch.bool, device=self.device)  # softmax over nothing is NaN: padding sees itself
+        itself = torch.eye(width, dtype=torch.bool, device=device)  # softmax over nothing is NaN: padding sees itself
         masks = {
             kind: itself | torch.cat([pad(attention_mask(row, window), (0, n, 0, n)) for row, n in zip(rows, spare, strict=True)])
-            for kind, window in self._windows.items()
+            for kind, window in forward._windows.items()
         }  # (B, 1, N, N)
-        self.tokens_run += ids.numel()
+        forward.tokens_run += ids.numel()
         whole = {}
-        if self.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # a block: the shared tree's detour around a slow kernel
+        if device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # a block: the shared tree's detour around a slow kernel
             whole = {"tree_blocks": [Block(0, width, torch.arange(width))]}
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
-        out = self._decoder(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False, **whole)
+        out = forward._decoder(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False, **whole)
         hidden = torch.cat([states[row.readouts] for states, row in zip(out.last_hidden_state, rows, strict=True)])  # (R, d)
         labels = [readout.label_ids for tree in trees for readout in tree.readouts]
         logits: list[Tensor] = [hidden] * len(labels)
         for label_ids in set(labels):
             members = [i for i, other in enumerate(labels) if other == label_ids]
-            found = self._project(hidden[members], torch.tensor(label_ids, device=self.device))
+            found = forward._project(hidden[members], torch.tensor(label_ids, device=device))
             for i, row_logits in zip(members, found, strict=True):
                 logits[i] = row_logits
-        scores: list[Scores] = []
-        for prompt, tree in zip(prompts, trees, strict=True):
-            scores += self._by_text(prompt, logits[: len(tree.readouts)], [])
-            logits = logits[len(tree.readouts) :]
-        return scores
+        rest = iter([(row, None) for row in logits])
+        return [self._scores(Schema.of(schema), [prompt.answers(rest)]) for (schema, _), prompt in zip(batch, prompts, strict=True)]
 
 
 class Meter:
@@ -182,7 +181,7 @@ class Written:
     def _answer(self, example: Example) -> str:
         """The JSON behind its opening brace; all labels are one token, so every answer is as long."""
         branches = zip(example.schema.fields, self.engine.prompt(example.schema).branches, strict=True)
-        keys = [f'"{f.name}": "{b.choice.labels[0]}", "{f.name}{CONFIDENCE_SUFFIX}": "{b.stated.labels[0]}"' for f, b in branches]
+        keys = [f'"{f.name}": "{b.choice.names[0]}", "{f.name}{CONFIDENCE_SUFFIX}": "{b.stated.labels[0]}"' for f, b in branches]
         return ", ".join(keys) + "}"
 
     def rewards(self, completions: list[str], completion_ids: list[list[int]], example: list[int], **_: Any) -> list[float]:
@@ -199,8 +198,8 @@ class Written:
         paid: list[float] = []
         for field, branch in zip(example.schema.fields, self.engine.prompt(example.schema).branches, strict=True):
             choice, stated = answer.get(field.name), answer.get(field.name + CONFIDENCE_SUFFIX)
-            if choice in branch.choice.labels and stated in branch.stated.labels:
-                correct = float(branch.choice.labels.index(choice) == field.index(example.labels[field.name]))
+            if choice in branch.choice.names and stated in branch.stated.labels:
+                correct = float(branch.choice.names.index(choice) == field.index(example.labels[field.name]))
                 confidence = branch.grid[branch.stated.labels.index(stated)]
                 paid.append(self.reward.correctness(correct, 0.0) + self.reward.calibration(correct, confidence))
         self.whole += len(paid) == len(example.schema.fields)
@@ -230,7 +229,7 @@ class Written:
                 max_grad_norm=recipe.max_grad_norm,
                 gradient_checkpointing=False,
                 bf16=args.precision == "bf16",
-                use_cpu=self.engine.device.type == "cpu",
+                use_cpu=self.engine.forward.device.type == "cpu",
                 report_to="none",
                 save_strategy="no",
                 logging_strategy="no",
@@ -268,7 +267,7 @@ def compare(args: Args, batch: int) -> None:
     loaded = trainable(load_model(args.model, dtype="float32"), recipe.lora_rank, recipe.lora_alpha, recipe.seed)
     engines = {SHARED: DecisionEngine(loaded), PADDED: PaddedEngine(loaded)}
     accelerator = Accelerator(
-        cpu=engines[SHARED].device.type == "cpu", mixed_precision="bf16" if args.precision == "bf16" else "no"
+        cpu=engines[SHARED].forward.device.type == "cpu", mixed_precision="bf16" if args.precision == "bf16" else "no"
     )
     trainers = {n: Trainer(e, recipe, accelerator, data, (data, data), Path(), print) for n, e in engines.items()}
     meters = [Meter(name, loaded.model) for name in engines]

@@ -14,11 +14,12 @@ from transformers import PreTrainedTokenizerFast
 
 from conftest import ARCHITECTURES, TEXTS, TRIAGE, tiny_engine, tiny_model
 from rlcd_lite.attention import blocks
-from rlcd_lite.engine import DecisionEngine, FieldScores
+from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.errors import UserError
 from rlcd_lite.packing import ROOT, Packed, TokenTree, attention_mask, pack
 from rlcd_lite.rewards import confidence_grid
 from rlcd_lite.schema import Schema
+from rlcd_lite.scores import FieldScores
 from rlcd_lite.settings import Confidence, Grid, Layout
 
 LAYOUTS: tuple[Layout, ...] = ("schema-first", "context-first")
@@ -33,7 +34,7 @@ def tree_of(engine: DecisionEngine, texts: list[str] = TEXTS) -> TokenTree:
 
 def separate(engine: DecisionEngine, tree: TokenTree) -> list[Tensor]:
     """One plain forward with the full head per read-out."""
-    return [engine.reference(tree.path(r.segment), r.label_ids) for r in tree.readouts]
+    return [engine.forward.reference(tree.path(r.segment), r.label_ids) for r in tree.readouts]
 
 
 def worst(ours: list[Tensor], theirs: list[Tensor]) -> float:
@@ -68,7 +69,7 @@ def test_fused_equals_separate_forwards(
 ) -> None:
     engine = tiny_engine(tokenizer, architecture, attention, layout, confidence)
     tree = tree_of(engine)
-    fused, _, _ = engine.read(tree)
+    fused, _, _ = engine.forward.read(tree)
     plain = separate(engine, tree)
     assert worst(fused, plain) <= TOLERANCE
     assert float(torch.cat(plain).std()) > 0.1  # else the comparison says nothing
@@ -79,16 +80,16 @@ def test_fused_equals_separate_forwards(
 def test_attention_in_blocks_changes_nothing(tokenizer, architecture: str, cached: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits and gradients of a row that is cut, and of the same row in one piece."""
     engine = with_lora(tokenizer, architecture)
-    tree = tree_of(engine, TEXTS * 3)
+    tree = tree_of(engine, [f"{text} {i}" for i in range(3) for text in TEXTS])
     with torch.inference_mode():
-        prefix = engine.read(tree, keep=1)[2] if cached else None
+        prefix = engine.forward.read(tree, keep=1)[2] if cached else None
     found = []
     for cut in (True, False):
         if not cut:
-            monkeypatch.setattr("rlcd_lite.engine.blocks", lambda visible, cuts: blocks(visible, ()))
-        assert len(pack(tree, prefix.ids if prefix else ()).cuts) >= 5
+            monkeypatch.setattr("rlcd_lite.forward.blocks", lambda visible, cuts: blocks(visible, ()))
+        assert len(pack(tree, prefix.segments if prefix else ()).cuts) >= 5
         engine.model.zero_grad()
-        logits, _, _ = engine.read(tree, prefix)
+        logits, _, _ = engine.forward.read(tree, prefix)
         torch.cat(logits).square().sum().backward()
         gradient = torch.cat([p.grad.flatten() for p in engine.model.parameters() if p.grad is not None])
         found.append((logits, gradient))
@@ -107,7 +108,7 @@ def test_a_conditioned_confidence_follows_the_label_and_an_independent_one_does_
         branch = prompt.branches[0]
         stated = tree.path(tree.readouts[1].segment)
         behind = branch.choice_stem if confidence == "conditioned" else branch.stem
-        assert (stated[: -len(branch.stated_stem)][-len(behind) - 1 :] == (*behind, branch.choice.ids[0])) == (
+        assert (stated[: -len(branch.stated_stem)][-len(behind) - 1 :] == (*behind, branch.choice.reads[0][1][0])) == (
             confidence == "conditioned"
         )
     assert labels == {"independent": [(5,)] * 4, "conditioned": [(4, 5), (3, 5), (2, 5), (5, 5)]}
@@ -135,10 +136,10 @@ def test_the_keys_of_an_answer_are_run_once(tokenizer) -> None:
     for branch in prompt.branches:
         assert branch.stem
         assert branch.choice_stem[0] != branch.stated_stem[0]
-    before = engine.tokens_run
+    before = engine.forward.tokens_run
     tree = prompt.tree([prompt.encode(text) for text in TEXTS])
-    engine.read(tree)
-    assert engine.tokens_run - before == sum(len(s.ids) for s in tree.segments)
+    engine.forward.read(tree)
+    assert engine.forward.tokens_run - before == sum(len(s.ids) for s in tree.segments)
     assert len(tree.readouts) == 2 * len(TEXTS) * len(prompt.branches)
 
 
@@ -146,7 +147,7 @@ def test_the_keys_of_an_answer_are_run_once(tokenizer) -> None:
 @torch.inference_mode()
 def test_sdpa_equals_eager(tokenizer, architecture: str) -> None:
     sdpa, eager = (tiny_engine(tokenizer, architecture, attention) for attention in ("sdpa", "eager"))
-    assert worst(sdpa.read(tree_of(sdpa))[0], eager.read(tree_of(eager))[0]) <= TOLERANCE
+    assert worst(sdpa.forward.read(tree_of(sdpa))[0], eager.forward.read(tree_of(eager))[0]) <= TOLERANCE
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -156,9 +157,9 @@ def test_sdpa_equals_eager(tokenizer, architecture: str) -> None:
 def test_cached_equals_fused(tokenizer, architecture: str, layout: Layout, kept: int) -> None:
     engine = tiny_engine(tokenizer, architecture, layout=layout)
     tree = tree_of(engine, TEXTS[:1])
-    fused, _, prefix = engine.read(tree, keep=kept)
+    fused, _, prefix = engine.forward.read(tree, keep=kept)
     for _ in range(3):  # a prefix is only read, so it never wears out
-        assert worst(engine.read(tree, prefix)[0], fused) <= TOLERANCE
+        assert worst(engine.forward.read(tree, prefix)[0], fused) <= TOLERANCE
     assert worst(fused, separate(engine, tree)) <= TOLERANCE
 
 
@@ -218,14 +219,13 @@ def test_a_schema_session_equals_fresh_decisions(tokenizer) -> None:
 
 
 def test_coverage_is_the_full_vocabulary_mass_of_the_labels(engine) -> None:
-    tree = tree_of(engine, TEXTS[:1])
-    with torch.inference_mode():
-        _, coverages, _ = engine.read(tree, coverage=True)
-        for readout, coverage in zip(tree.readouts, coverages, strict=True):
-            everything = engine.reference(tree.path(readout.segment), range(len(engine.encoder.tokenizer)))
-            assert coverage == pytest.approx(float(everything.softmax(-1)[list(readout.label_ids)].sum()), abs=1e-6)
     decision = engine.decide(TRIAGE, TEXTS[0], coverage=True)
-    assert decision["team"].coverage == pytest.approx(coverages[2])
+    choices = tree_of(engine, TEXTS[:1]).readouts[::2]
+    with torch.inference_mode():
+        for readout, field in zip(choices, decision.fields, strict=True):
+            path = tree_of(engine, TEXTS[:1]).path(readout.segment)
+            everything = engine.forward.reference(path, range(len(engine.encoder.tokenizer)))
+            assert field.coverage == pytest.approx(float(everything.softmax(-1)[list(readout.label_ids)].sum()), abs=1e-6)
     assert engine.decide(TRIAGE, TEXTS[0])["team"].coverage is None
 
 
@@ -237,7 +237,7 @@ def test_a_head_with_bias_and_a_capped_head_are_read_exactly(tokenizer) -> None:
     capped.config.final_logit_softcapping = 2.0
     for model in (biased, capped):
         engine = tiny_engine(tokenizer, model=model)
-        assert worst(engine.read(tree_of(engine))[0], separate(engine, tree_of(engine))) <= TOLERANCE
+        assert worst(engine.forward.read(tree_of(engine))[0], separate(engine, tree_of(engine))) <= TOLERANCE
 
 
 # ---- fields are independent ----
@@ -272,7 +272,7 @@ def test_a_read_out_has_exactly_zero_gradient_outside_its_path(tokenizer, archit
         embedded.append(output)
 
     with engine.model.get_input_embeddings().register_forward_hook(keep):
-        logits, _, _ = engine.read(tree)
+        logits, _, _ = engine.forward.read(tree)
     owner = [i for i, segment in enumerate(tree.segments) for _ in segment.ids]
     for readout, row in list(zip(tree.readouts, logits, strict=True))[::3]:
         embedded[0].grad = None
@@ -305,8 +305,8 @@ def test_gradients_equal_those_of_separate_forwards(tokenizer, architecture: str
     engine = with_lora(tokenizer, architecture) if lora else tiny_engine(tokenizer, architecture)
     tree = tree_of(engine, TEXTS[:2])
     theirs = gradients(engine, separate(engine, tree))
-    prefix = engine.read(tree, keep=1)[2] if cached else None
-    logits, _, _ = engine.read(tree, prefix)
+    prefix = engine.forward.read(tree, keep=1)[2] if cached else None
+    logits, _, _ = engine.forward.read(tree, prefix)
     assert worst(logits, separate(engine, tree)) <= TOLERANCE
     ours = gradients(engine, logits)
     assert ours.keys() == theirs.keys()
@@ -319,10 +319,10 @@ def test_gradients_equal_those_of_separate_forwards(tokenizer, architecture: str
 def test_lora_changes_the_answer_and_can_be_switched_off(tokenizer) -> None:
     engine, plain = with_lora(tokenizer, "llama"), tiny_engine(tokenizer, "llama")
     with torch.inference_mode():
-        adapted = engine.read(tree_of(engine))[0]
+        adapted = engine.forward.read(tree_of(engine))[0]
         with engine.model.disable_adapter():
-            base = engine.read(tree_of(engine))[0]
-        assert worst(base, plain.read(tree_of(plain))[0]) <= TOLERANCE
+            base = engine.forward.read(tree_of(engine))[0]
+        assert worst(base, plain.forward.read(tree_of(plain))[0]) <= TOLERANCE
         assert worst(adapted, base) > 0.01
 
 
@@ -375,20 +375,20 @@ TRAPS: list[tuple[str, str, Callable[[Packed], object], bool]] = [
 @torch.inference_mode()
 def test_a_wrong_mask_is_noticed(tokenizer, monkeypatch, architecture, attention, mask, seen_at_start) -> None:
     engine = tiny_engine(tokenizer, architecture, attention)
-    monkeypatch.setattr(engine, "_masks", mask)
+    monkeypatch.setattr(engine.forward, "_masks", mask)
     tree = tree_of(engine)
-    assert worst(engine.read(tree)[0], separate(engine, tree)) > 100 * TOLERANCE
+    assert worst(engine.forward.read(tree)[0], separate(engine, tree)) > 100 * TOLERANCE
     if seen_at_start:
         with pytest.raises(UserError, match="can't be scored in one pass"):
-            engine.check()
+            engine.forward.check(engine.encoder)
 
 
 @torch.inference_mode()
 def test_wrong_positions_are_noticed(tokenizer, monkeypatch) -> None:
     engine = tiny_engine(tokenizer)
-    monkeypatch.setattr("rlcd_lite.engine.pack", lambda *args: index_positions(*args))
+    monkeypatch.setattr("rlcd_lite.forward.pack", lambda *args: index_positions(*args))
     with pytest.raises(UserError, match="can't be scored in one pass"):
-        engine.check()
+        engine.forward.check(engine.encoder)
 
 
 def index_positions(*args: object) -> Packed:
@@ -420,9 +420,9 @@ def test_dropout_is_off(tokenizer) -> None:
 def test_a_prefix_of_other_tokens_is_refused(engine) -> None:
     one, other = tree_of(engine, TEXTS[:1]), tree_of(engine, TEXTS[1:2])
     with torch.inference_mode():
-        _, _, prefix = engine.read(one, keep=2)
-        with pytest.raises(ValueError, match="other tokens"):
-            engine.read(other, prefix)
+        _, _, prefix = engine.forward.read(one, keep=2)
+        with pytest.raises(ValueError, match="other segments"):
+            engine.forward.read(other, prefix)
 
 
 @pytest.mark.parametrize("kind", ["flash_attention_2", "flex_attention"])
@@ -506,8 +506,8 @@ def test_no_token_is_run_twice(engine, monkeypatch) -> None:
     session.decide(TRIAGE)
     session.decide(TRIAGE)
     prompt = engine.prompt(TRIAGE, "context-first")
-    assert run[1] == prompt.asked
-    assert run[0] == prompt.shared + len(prompt.encode(TEXTS[0])) + prompt.asked
+    asked = sum(len(b.asked + b.stem + b.choice_stem + b.stated_stem) for b in prompt.branches)
+    assert run == [prompt.shared + len(prompt.encode(TEXTS[0])) + asked, asked]
 
 
 def test_the_full_vocabulary_is_never_projected(engine, monkeypatch) -> None:

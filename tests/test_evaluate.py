@@ -36,10 +36,10 @@ from rlcd_lite.decision_table import (
     signals,
     write_table,
 )
-from rlcd_lite.engine import FieldScores, Scores
 from rlcd_lite.errors import UserError
 from rlcd_lite.evaluate import Part, decide_part, parts
 from rlcd_lite.schema import Field, Option, Schema
+from rlcd_lite.scores import FieldScores, Scores
 from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, read_eval, summarise, violation_summary, write_eval
 
 QUICK = {"resamples": 50, "seed": 0}

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rlcd_lite.engine import FieldScores
 from rlcd_lite.objectives import (
     STD_EPSILON,
     Policy,
@@ -35,6 +34,7 @@ from rlcd_lite.objectives import (
 )
 from rlcd_lite.recipe import Baseline, Recipe
 from rlcd_lite.rewards import Reward, reward
+from rlcd_lite.scores import FieldScores
 from rlcd_lite.trainer import Trainer, _equal, _right_over_wrong
 
 FIVE = (0.1, 0.3, 0.5, 0.7, 0.9)

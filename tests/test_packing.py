@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlcd_lite.packing import ROOT, TokenTree, attention_mask, pack
+from rlcd_lite.packing import ROOT, Segment, TokenTree, attention_mask, pack
 
 
 @st.composite
@@ -15,7 +15,7 @@ def trees(draw: st.DrawFn) -> TokenTree:
     tree = TokenTree()
     for i in range(draw(st.integers(1, 8))):
         ids = draw(st.lists(st.integers(0, 99), min_size=1, max_size=5))
-        tree.add(ids, draw(st.integers(0, i - 1)) if i else ROOT)
+        tree.add(ids, draw(st.integers(0, len(tree.segments) - 1)) if i else ROOT)
     for segment in draw(st.lists(st.integers(0, len(tree.segments) - 1), min_size=1, max_size=5)):
         tree.read(segment, (1, 2))
     return tree
@@ -55,19 +55,20 @@ def test_a_window_is_measured_on_positions(tree: TokenTree, window: int) -> None
         assert packed.positions[0, mask[where]].tolist() == list(range(max(0, depth - window + 1), depth + 1))
 
 
-@given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=4), min_size=2, max_size=5), trees())
-def test_a_cached_prefix_leaves_the_rest_as_it_was(chain: list[list[int]], branches: TokenTree) -> None:
+@given(trees(), trees())
+def test_a_cached_prefix_leaves_the_rest_as_it_was(first: TokenTree, branches: TokenTree) -> None:
+    """Whatever tree was run before, of several roots and with branches, and wherever in it the new segments stand."""
     tree = TokenTree()
-    for i, ids in enumerate(chain):
-        tree.add(ids, i - 1)
-    trunk = len(chain) - 1
-    for segment in branches.segments:
-        tree.add(segment.ids, trunk if segment.parent == ROOT else segment.parent + len(chain))
+    for segment in first.segments:
+        tree.add(segment.ids, segment.parent)
+    prefix = list(tree.segments)
+    at = {ROOT: len(prefix) - 1}
+    for i, segment in enumerate(branches.segments):
+        at[i] = tree.add((*segment.ids, 100), at[segment.parent])  # 100: no segment of the prefix ends so
     for readout in branches.readouts:
-        tree.read(readout.segment + len(chain), readout.label_ids)
-    prefix = [token for ids in chain for token in ids]
+        tree.read(at[readout.segment], readout.label_ids)
     whole, rest = pack(tree), pack(tree, prefix)
-    p = len(prefix)
+    p = sum(len(segment.ids) for segment in prefix)
     assert torch.equal(rest.ids, whole.ids[:, p:])
     assert torch.equal(rest.positions, whole.positions[:, p:])
     assert torch.equal(rest.visible, whole.visible[p:])
@@ -93,30 +94,41 @@ def test_an_empty_segment_stands_for_its_parent() -> None:
     assert tree.add((), ROOT) == ROOT
 
 
+def test_what_is_there_already_is_not_added_again() -> None:
+    tree = TokenTree()
+    root = tree.add((1, 2), ROOT)
+    first, other = tree.add((3,), root), tree.add((4,), root)
+    assert tree.add((1, 2), ROOT) == root
+    assert tree.add((3,), root) == first != other
+    assert tree.add((3,), other) not in (first, other)
+    assert len(tree.segments) == 4
+
+
 @pytest.mark.parametrize(
     ("prefix", "message"),
-    [((1, 9), "other tokens"), ((1, 2, 3), "longer than the trunk"), ((1, 2), "nothing is left")],
+    [
+        ([Segment((1, 9), ROOT)], "other segments"),
+        ([Segment((1, 2), ROOT), Segment((3,), ROOT)], "other segments"),
+        ([Segment((1, 2), ROOT), Segment((3,), 0), Segment((4,), 1)], "other segments"),
+        ([Segment((1, 2), ROOT), Segment((3,), 0)], "nothing is left"),
+    ],
 )
-def test_a_prefix_that_is_not_the_trunk_is_refused(prefix: tuple[int, ...], message: str) -> None:
+def test_a_prefix_of_other_segments_is_refused(prefix: list[Segment], message: str) -> None:
     tree = TokenTree()
-    tree.read(tree.add((1, 2), ROOT), (5,))
+    tree.read(tree.add((3,), tree.add((1, 2), ROOT)), (5,))
     with pytest.raises(ValueError, match=message):
         pack(tree, prefix)
 
 
-def test_a_branch_or_a_read_out_inside_the_prefix_is_refused() -> None:
+def test_a_read_out_inside_the_prefix_is_refused() -> None:
     tree = TokenTree()
     root = tree.add((1, 2), ROOT)
     trunk = tree.add((3,), root)
     tree.read(tree.add((4,), trunk), (5,))
-    assert pack(tree, (1, 2, 3)).ids.tolist() == [[4]]
+    assert pack(tree, tree.segments[:2]).ids.tolist() == [[4]]
     tree.read(trunk, (5,))
     with pytest.raises(ValueError, match="inside the prefix"):
-        pack(tree, (1, 2, 3))
-    tree.readouts.pop()
-    tree.add((6,), root)
-    with pytest.raises(ValueError, match="inside the cached prefix"):
-        pack(tree, (1, 2, 3))
+        pack(tree, tree.segments[:2])
 
 
 def test_unknown_segments_are_refused() -> None:

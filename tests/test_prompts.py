@@ -15,6 +15,7 @@ from rlcd_lite.candidates import confidence_labels, option_labels
 from rlcd_lite.contract import Contract
 from rlcd_lite.errors import UserError
 from rlcd_lite.prompts import Prompt
+from rlcd_lite.questions import questions
 from rlcd_lite.schema import Schema
 from rlcd_lite.tokens import Encoder
 
@@ -28,7 +29,9 @@ def encoder(tokenizer) -> Encoder:
 
 
 def prompt_for(encoder: Encoder, schema: object, layout: str = "schema-first", window: int = 2048) -> Prompt:
-    return Prompt(encoder, Schema.of(schema), Contract(layout), window)  # type: ignore[arg-type]
+    contract = Contract(layout)  # type: ignore[arg-type]
+    asked = [q for field in Schema.of(schema).fields for q in questions(field, contract)]
+    return Prompt(encoder, asked, contract, window)
 
 
 # ---- labels ----
@@ -97,7 +100,7 @@ def test_control_tokens_in_any_text_are_plain_characters(encoder, tokenizer, con
             allowed = sum(token in control_ids for token in (*frame.before, *frame.after))
             for readout in tree.readouts:
                 assert sum(token in control_ids for token in tree.path(readout.segment)) == allowed
-            assert len(tree.readouts) == 2 * len(prompt.schema.fields)
+            assert len(tree.readouts) == 2 * len(prompt.branches)
 
 
 def test_a_hostile_text_changes_no_label_and_no_branch(encoder) -> None:
@@ -167,22 +170,23 @@ def test_every_field_is_read_twice_for_every_text(encoder, layout: str) -> None:
     texts = [prompt.encode(text) for text in TEXTS]
     tree = prompt.tree(texts)
     labels = [r.label_ids for r in tree.readouts]
-    assert labels == [ids for b in prompt.branches for ids in (b.choice.ids, b.stated.ids)] * len(TEXTS)
+    assert labels == [ids for b in prompt.branches for ids in (b.choice.reads[0][1], b.stated.ids)] * len(TEXTS)
     paths = [tree.path(r.segment) for r in tree.readouts]
     assert len(set(paths)) == len(paths)
-    assert sum(len(s.ids) for s in tree.segments) == prompt.shared + sum(map(len, texts)) + len(texts) * prompt.asked
+    asked = sum(len(b.asked + b.stem + b.choice_stem + b.stated_stem) for b in prompt.branches)
+    assert sum(len(s.ids) for s in tree.segments) == prompt.shared + sum(map(len, texts)) + len(texts) * asked
 
 
 def test_context_first_shows_a_field_only_its_own_question(encoder, tokenizer) -> None:
     prompt = prompt_for(encoder, TRIAGE, "context-first")
     tree = prompt.tree([prompt.encode("T")])
     for field, (choice, stated) in zip(
-        prompt.schema.fields, zip(tree.readouts[::2], tree.readouts[1::2], strict=True), strict=True
+        Schema.of(TRIAGE).fields, zip(tree.readouts[::2], tree.readouts[1::2], strict=True), strict=True
     ):
         for readout in (choice, stated):
             text = tokenizer.decode(tree.path(readout.segment))
             assert field.name in text
-            assert not any(f'"{other.name}"' in text for other in prompt.schema.fields if other is not field)
+            assert not any(f'"{other.name}"' in text for other in Schema.of(TRIAGE).fields if other != field)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t", None, 3])

@@ -21,8 +21,9 @@ from rlcd_lite import launch, models, ranks
 from rlcd_lite.cli import main
 from rlcd_lite.datasets import load
 from rlcd_lite.datasets.synthetic import SCHEMA
-from rlcd_lite.engine import DecisionEngine, Scores
+from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.errors import UserError
+from rlcd_lite.scores import Scores
 from rlcd_lite.trainer import _epoch_order
 
 TIMEOUT = 240  # seconds; two processes that wait for each other must fail a test, not stop it
@@ -242,7 +243,7 @@ def faulty_engine(tokenizer) -> DecisionEngine:
 def test_spread_rows_are_those_of_one_process(tokenizer, monkeypatch, one_thread, runs: list, processes: int) -> None:
     expected = asked(faulty_engine(tokenizer), runs, spread=False)
     engines = [faulty_engine(tokenizer) for _ in range(processes)]
-    before = [engine.tokens_run for engine in engines]
+    before = [engine.forward.tokens_run for engine in engines]
     own = threading.local()
     barrier = threading.Barrier(processes, timeout=60)
     items: list = [None] * processes
@@ -279,7 +280,7 @@ def test_spread_rows_are_those_of_one_process(tokenizer, monkeypatch, one_thread
                 assert torch.equal(a.stated, b.stated)
                 assert a.coverage == b.coverage
     if len(expected[0]) > 8:
-        assert all(engine.tokens_run > start for engine, start in zip(engines, before, strict=True))  # each had its share
+        assert all(engine.forward.tokens_run > start for engine, start in zip(engines, before, strict=True))  # each had its share
 
 
 # ---- who am I ----

@@ -62,7 +62,8 @@ def test_a_run_leaves_what_the_docs_say(cli: Run, tmp_path: Path, model_folder: 
     assert {p.name for p in folder.iterdir()} >= {"config.json", "metrics.jsonl", "evals.jsonl", "checkpoints", "adapter"}
     config = json.loads((folder / "config.json").read_text())
     assert config["options"]["reward"] == "rlcr"
-    assert config["contract"] == {"layout": "schema-first", "confidence": "conditioned", "confidence_grid": "10"}
+    asked = {"layout": "schema-first", "confidence": "conditioned", "confidence_grid": "10"}
+    assert config["contract"] == asked | {"scoring": "labels", "readout": "sum", "options": "auto"}
     assert set(config["packages"]) >= {"torch", "transformers", "peft"}
     assert config["data"]["train_n"] > 10
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -128,7 +129,7 @@ def test_a_dry_run_writes_nothing(cli: Run, tmp_path: Path) -> None:
     assert [line.split("\t")[0] for line in out.splitlines()] == [
         "data",
         "fields",
-        "labels",
+        "options",
         "text",
         "forward",
         "adapter",

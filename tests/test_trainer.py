@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from conftest import tiny_model
 from rlcd_lite import checkpoints, trainer
 from rlcd_lite.checkpoints import Log
-from rlcd_lite.contract import Contract, read_contract
+from rlcd_lite.contract import Contract, Prior, read_contract
 from rlcd_lite.datasets import Dataset, Example
 from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.errors import UserError
@@ -272,7 +272,7 @@ def test_an_adapter_comes_back_with_the_same_scores_and_its_contract(
     tokenizer.save_pretrained(tmp_path / "base")
     back = DecisionEngine.load(tmp_path / "base", adapter=t.folder / "adapter", device="cpu")
     assert back.contract == replace(contract, prior=t.engine.contract.prior, labels=t.engine.labels())
-    assert back.contract.prior
+    assert back.contract.prior.logits
     texts = [e.context for e in examples(3)]
     with torch.no_grad():
         for ours, theirs in zip(t.engine.score(SCHEMA, texts), back.score(SCHEMA, texts), strict=True):
@@ -295,9 +295,11 @@ def _mean_choice(t: Trainer) -> list[float]:
     return torch.cat([torch.stack([text[j].choice for text in scores]).mean(0) for j in range(2)]).tolist()
 
 
-def test_a_prior_needs_one_schema(make: Callable[..., Trainer]) -> None:
-    with pytest.raises(UserError, match="--prior-correction is about the places"):
-        make(data=own_options(3)).measure_prior()
+def test_a_prior_of_options_needs_one_schema_and_one_of_places_does_not(make: Callable[..., Trainer]) -> None:
+    with pytest.raises(UserError, match="--prior-correction is about options"):
+        make(data=own_options(3), contract=Contract(scoring="verbatim")).measure_prior()
+    prior = make(data=own_options(3)).measure_prior()
+    assert {key: len(logits) for key, logits in prior.logits.items()} == {("answer", 2): 2, ("answer", 3): 3}
 
 
 def test_shuffled_options_keep_their_labels(make: Callable[..., Trainer]) -> None:
@@ -406,13 +408,16 @@ def test_a_log_drops_what_came_after_the_checkpoint_and_a_cut_line(tmp_path: Pat
 
 def test_a_contract_of_another_version_or_damaged_is_refused(tmp_path: Path) -> None:
     assert read_contract(tmp_path) is None
-    Contract(prior={("a", ("x", "y")): (0.5, -0.5)}).write(tmp_path)
-    assert read_contract(tmp_path) == Contract(prior={("a", ("x", "y")): (0.5, -0.5)})
+    prior = Prior({("a", ("x", "y")): (0.5, -0.5), ("a", 3): (1.0, 2.0, 3.0)}, 7)
+    contract = Contract("context-first", "conditioned", "10", "verbatim", "constrained", "listed", prior, {"A": 3})
+    contract.write(tmp_path)
+    assert read_contract(tmp_path) == contract
     whole = (tmp_path / "decision.json").read_text()
     for edit, sentence in (
         (('"prompt_version": 1', '"prompt_version": 7'), "prompt version 7"),
-        (('"version": 1', '"version": "old"'), "has version 'old'"),
-        (('"independent"', '"dependent"'), "confidence is 'dependent': did you mean 'independent'"),
+        (('"version": 2', '"version": "old"'), "has version 'old'"),
+        (('"conditioned"', '"unconditioned"'), "confidence is 'unconditioned': did you mean 'conditioned'"),
+        (('"verbatim"', '"literal"'), "scoring is 'literal'"),
         (('"logits": [\n', '"logits": [1,\n'), "is damaged"),
         (("{", ""), "is damaged"),
     ):

@@ -69,6 +69,7 @@ def _run(args: list[str]) -> None:
     from rlcd_lite.commands.eval import Eval
     from rlcd_lite.commands.infer import Infer
     from rlcd_lite.commands.merge import Merge
+    from rlcd_lite.commands.prior import Prior
     from rlcd_lite.commands.report import Report
     from rlcd_lite.commands.train import Train
 
@@ -78,7 +79,7 @@ def _run(args: list[str]) -> None:
     if args[:1] == ["train"]:
         args = ["train", *with_config(args[1:], Train)]
     tyro.extras.subcommand_cli_from_dict(
-        {"infer": Infer, "train": Train, "eval": Eval, "data": Data, "report": Report, "merge": Merge},
+        {"infer": Infer, "train": Train, "eval": Eval, "data": Data, "report": Report, "merge": Merge, "prior": Prior},
         prog="rlcd-lite",
         description=_DESCRIPTION,
         args=args,

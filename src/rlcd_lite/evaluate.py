@@ -16,6 +16,7 @@ from rlcd_lite.calibration import brier, ece
 from rlcd_lite.datasets import Dataset, Example
 from rlcd_lite.decision_table import CALIBRATION, TEST, DecisionRow, fit_temperatures, logit_matrix, select, signals
 from rlcd_lite.engine import DecisionEngine
+from rlcd_lite.orders import reordered, shuffled_order
 from rlcd_lite.schema import Field, Schema
 
 
@@ -115,13 +116,5 @@ def _order(field: Field, shuffle: random.Random | None) -> list[int]:
     """Option indices in the order shown; a shuffle is never the order of the schema, which would show no effect by luck."""
     order = list(range(len(field.options)))
     while shuffle is not None and order == sorted(order):
-        shuffle.shuffle(order)
+        order = shuffled_order(field, shuffle)
     return order
-
-
-def reordered(field: Field, order: list[int]) -> Field:
-    """The field with its options in another order. A bool or int has an order of its own: it is shown as a choice of its values."""
-    if order == sorted(order):
-        return field
-    kind = field.type if field.type == "score" else "choice"
-    return Field(field.name, kind, tuple(field.options[i] for i in order), field.description)

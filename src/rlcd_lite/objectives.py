@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlcd_lite.engine import FieldScores
 from rlcd_lite.recipe import Baseline, Objective
 from rlcd_lite.rewards import Reward
+from rlcd_lite.scores import FieldScores
 
 STD_EPSILON = 1e-4  # as in TRL
 
@@ -176,3 +176,11 @@ def divergence(policy: Policy, reference: Policy) -> Tensor:
     pi = policy.choice.exp()
     stated = (policy.stated.exp() * (policy.stated - reference.stated)).sum(-1)  # () or (K,)
     return (pi * (policy.choice - reference.choice)).sum() + (pi * stated).sum()
+
+
+def order_divergence(first: Tensor, second: Tensor) -> Tensor:
+    """½ KL(p ‖ q) + ½ KL(q ‖ p) in nats between the options' log-probabilities (K,) in two orders of the list.
+
+    0 if and only if the order changes nothing. Both sides have a gradient, as in R-Drop (Wu et al. 2021, arXiv 2106.14448).
+    """
+    return 0.5 * ((first.exp() - second.exp()) * (first - second)).sum(-1)

@@ -8,7 +8,7 @@ knows no prompt and no model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,33 +28,43 @@ class Segment:
 
 @dataclass(frozen=True)
 class Readout:
-    """A place where the logits of ``label_ids`` are wanted: after the last token of ``segment``."""
+    """A place where the logits of ``label_ids`` are wanted: after the last token of ``segment``.
+
+    ``total``: also the log-sum-exp of the full vocabulary's logits there, which turns them into log-probabilities.
+    """
 
     segment: int
     label_ids: tuple[int, ...]
+    total: bool = False
 
 
-@dataclass
 class TokenTree:
     """Segments, each behind its parent, and the read-outs. Grown with `add` and `read`; never changed otherwise."""
 
-    segments: list[Segment] = field(default_factory=list)
-    readouts: list[Readout] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.readouts: list[Readout] = []
+        self._places: dict[Segment, int] = {}
 
     def add(self, ids: Sequence[int], parent: int) -> int:
-        """Append a segment and return its index; with no ids, return ``parent``: nothing stands between."""
+        """The index of the segment ``ids`` behind ``parent``: appended, or the one that is there already, so that no token is run
+        twice. With no ids, ``parent``: nothing stands between.
+        """
         if not ROOT <= parent < len(self.segments):
             raise IndexError(f"parent {parent} of a segment is not among the {len(self.segments)} before it")
         if not ids:
             return parent
-        self.segments.append(Segment(tuple(ids), parent))
-        return len(self.segments) - 1
+        segment = Segment(tuple(ids), parent)
+        if segment not in self._places:
+            self._places[segment] = len(self.segments)
+            self.segments.append(segment)
+        return self._places[segment]
 
-    def read(self, segment: int, label_ids: Sequence[int]) -> None:
+    def read(self, segment: int, label_ids: Sequence[int], total: bool = False) -> None:
         """Ask for the logits of ``label_ids`` after ``segment``; they come back in the order of the calls."""
         if not 0 <= segment < len(self.segments):
             raise IndexError(f"a read-out needs a segment, and {segment} is none of the {len(self.segments)}")
-        self.readouts.append(Readout(segment, tuple(label_ids)))
+        self.readouts.append(Readout(segment, tuple(label_ids), total))
 
     def path(self, segment: int) -> tuple[int, ...]:
         """Token ids from the root to the end of ``segment``: what an independent forward would be given."""
@@ -77,44 +87,42 @@ class Packed:
     cuts: tuple[int, ...]  # where the row falls into parts that hardly see each other: before which tokens
 
 
-def pack(tree: TokenTree, prefix: Sequence[int] = (), device: torch.device | str = "cpu") -> Packed:
-    """Lay the tree out in one row, leaving out the leading segments whose tokens are ``prefix``.
+def pack(tree: TokenTree, prefix: Sequence[Segment] = (), device: torch.device | str = "cpu") -> Packed:
+    """Lay the tree out in one row, leaving out the leading segments, ``prefix``, which a cache holds.
 
-    ``prefix`` must be, id for id, the tokens of the tree's first segments, each the child of the one before: anything else
-    raises ``ValueError``, because a cache of other tokens would answer another question.
+    They must be, id for id and parent for parent, those of the tree: anything else raises ``ValueError``, because a cache of other
+    tokens would answer another question.
     """
-    first = _trunk(tree, prefix)
+    first = len(prefix)
+    if tree.segments[:first] != list(prefix):
+        raise ValueError("the cached prefix holds other segments than the tree")
+    if first == len(tree.segments):
+        raise ValueError("nothing is left to run behind the cached prefix")
+    if any(r.segment < first for r in tree.readouts):
+        raise ValueError("a read-out lies inside the prefix, whose hidden states are not kept")
     starts: list[int] = []  # depth of each segment's first token
     for segment in tree.segments:
         above = segment.parent
         starts.append(0 if above == ROOT else starts[above] + len(tree.segments[above].ids))
-    run = tree.segments[first:]
-    lengths = torch.tensor([len(s.ids) for s in run])
-    ends = lengths.cumsum(0) - 1  # (S,) index in the row of each segment's last token
-    n, p = int(lengths.sum()), len(prefix)
-    ids = torch.tensor([token for s in run for token in s.ids])
-    offset = torch.arange(n) - (ends + 1 - lengths).repeat_interleave(lengths)  # (N,) place within the segment
-    positions = torch.tensor(starts[first:]).repeat_interleave(lengths) + offset
+    lengths = torch.tensor([len(s.ids) for s in tree.segments])
+    ends = lengths.cumsum(0) - 1  # (S,) index of each segment's last token, the cached ones included
+    p = int(lengths[:first].sum())
+    ids = torch.tensor([token for s in tree.segments[first:] for token in s.ids])
+    owner = torch.arange(len(lengths)).repeat_interleave(lengths)  # (P + N,) the segment of each token
+    positions = torch.tensor(starts)[owner] + torch.arange(len(owner)) - (ends + 1 - lengths)[owner]  # (P + N,)
 
-    lineage = torch.eye(len(run), dtype=torch.bool)  # (S, S) segment i is j or follows j
-    for i, segment in enumerate(run):
-        if segment.parent >= first:
-            lineage[i] |= lineage[segment.parent - first]
-    owner = torch.arange(len(run)).repeat_interleave(lengths)  # (N,) the segment of each token
-    visible = lineage[owner][:, owner].tril_()  # ancestors stand earlier in the row, so the triangle cuts own segments only
-    on_trunk = torch.tensor([_follows_trunk(tree, first, i) for i in range(first, len(tree.segments))])
-    visible = torch.cat([on_trunk[owner][:, None].expand(n, p), visible], dim=1)  # (N, P + N)
-
-    if any(r.segment < first for r in tree.readouts):
-        raise ValueError("a read-out lies inside the prefix, whose hidden states are not kept")
-    readouts = ends[[r.segment - first for r in tree.readouts]]
+    lineage = torch.eye(len(lengths), dtype=torch.bool)  # (S, S) segment i is j or follows j
+    for i, segment in enumerate(tree.segments):
+        if segment.parent != ROOT:
+            lineage[i] |= lineage[segment.parent]
+    visible = lineage[owner[p:]][:, owner].tril_(p)  # ancestors stand earlier in the row, so the triangle cuts own segments only
     return Packed(
         ids=ids[None].to(device),
-        positions=positions[None].to(device),
-        key_positions=torch.cat([torch.arange(p), positions]).to(device),
+        positions=positions[None, p:].to(device),
+        key_positions=positions.to(device),
         visible=visible.to(device),
-        readouts=readouts.to(device),
-        cuts=_cuts(run, first),
+        readouts=(ends[[r.segment for r in tree.readouts]] - p).to(device),
+        cuts=_cuts(tree.segments[first:], first),
     )
 
 
@@ -149,27 +157,3 @@ def attention_mask(packed: Packed, window: int | None = None, additive: torch.dt
         return visible[None, None]
     mask = torch.zeros(visible.shape, dtype=additive, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(additive).min)[None, None]
-
-
-def _trunk(tree: TokenTree, prefix: Sequence[int]) -> int:
-    """Number of leading segments that ``prefix`` covers exactly."""
-    covered = first = 0
-    while covered < len(prefix):
-        if first == len(tree.segments) or tree.segments[first].parent != first - 1:
-            raise ValueError("the cached prefix is longer than the trunk of the tree")
-        ids = tree.segments[first].ids
-        if tuple(prefix[covered : covered + len(ids)]) != ids:
-            raise ValueError("the cached prefix holds other tokens than the tree")
-        covered, first = covered + len(ids), first + 1
-    if first == len(tree.segments):
-        raise ValueError("nothing is left to run behind the cached prefix")
-    return first
-
-
-def _follows_trunk(tree: TokenTree, first: int, segment: int) -> bool:
-    """Whether ``segment`` descends from the last cached segment (always so when nothing is cached)."""
-    while segment >= first:
-        segment = tree.segments[segment].parent
-    if segment == first - 1:
-        return True
-    raise ValueError("a segment branches off inside the cached prefix")

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -20,9 +21,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.settings import Scoring, check_choice
 
 MAX_OPTIONS = 255
 CONFIDENCE_SUFFIX = "_confidence"  # the prompt asks for a field's stated confidence under this key
+
+NONE_OF_THE_ABOVE = "none_of_the_above"  # the value of the option that says that no other fits
 
 Value = str | int | bool
 FieldType = Literal["choice", "bool", "score", "int"]
@@ -42,17 +46,30 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Group:
+    """A group of a hierarchy: its name and how many options it has."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
 class Field:
     """One decision: a name, a type and between 2 and 255 options.
 
     ``choice``: unordered options. ``bool``: ``true`` and ``false``, in this order. ``score``: ordered levels, lowest first.
-    ``int``: each integer of a bounded range. Raises `UserError` for a name or an option set that can't be decided.
+    ``int``: each integer of a bounded range. ``scoring``: how its options are scored, whatever the engine does with other fields.
+    ``hierarchy``: the groups that a choice's options fall into, which follow each other in ``options``. ``none_of_the_above``: the
+    last option, outside all groups, says that no other fits. Raises `UserError` for a name or an option set that can't be decided.
     """
 
     name: str
     type: FieldType
     options: tuple[Option, ...]
     description: str | None = None
+    scoring: Scoring | None = None
+    hierarchy: tuple[Group, ...] = ()
+    none_of_the_above: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -78,6 +95,29 @@ class Field:
             raise UserError(f"{where} is a bool, whose options are true and false: leave its options out.")
         if self.type == "int" and any(isinstance(v, bool) or not isinstance(v, int) for v in values):
             raise UserError(f"{where} is an int: give it minimum and maximum instead of options.")
+        if self.scoring is not None:
+            check_choice(self.scoring, Scoring, f"the scoring of {where}")
+        if (self.hierarchy or self.none_of_the_above) and self.type != "choice":
+            raise UserError(f"{where} is a {self.type}: only a choice has a hierarchy or none_of_the_above.")
+        if self.none_of_the_above != (NONE_OF_THE_ABOVE in values) or (self.none_of_the_above and values[-1] != NONE_OF_THE_ABOVE):
+            raise UserError(f'{where} has the option {NONE_OF_THE_ABOVE!r}: write "none_of_the_above": true instead.')
+        self._check_hierarchy(where)
+
+    def _check_hierarchy(self, where: str) -> None:
+        if not self.hierarchy:
+            return
+        for group in self.hierarchy:
+            if not isinstance(group.name, str) or not group.name.strip() or group.size < 1:
+                raise UserError(
+                    f"{where} has the group {shorten(group.name)}: a group has a non-blank name and an option at least."
+                )
+            check_text(group.name, f"group {shorten(group.name)} of {where}")
+        if (twice := _first_duplicate(group.name for group in self.hierarchy)) is not None:
+            raise UserError(f"{where} has the group {shorten(twice)} twice: groups must differ.")
+        if len(self.hierarchy) + self.none_of_the_above < 2:
+            raise UserError(f"{where} has one group: leave the hierarchy out, or divide the options among several.")
+        if sum(group.size for group in self.hierarchy) + self.none_of_the_above != len(self.options):
+            raise UserError(f"the groups of {where} have other options than the field: each option is in one group.")
 
     def index(self, value: Value) -> int:
         """Position of the option with this value (the type counts: ``True`` is not ``1``); `UserError` if there is none."""
@@ -104,12 +144,18 @@ class Field:
         out: dict[str, Any] = {"name": self.name, "type": self.type}
         if self.description is not None:
             out["description"] = self.description
+        if self.scoring is not None:
+            out["scoring"] = self.scoring
+        written = [o.value if o.description is None else {"value": o.value, "description": o.description} for o in self.options]
         if self.type == "int":
             out |= {"minimum": self.options[0].value, "maximum": self.options[-1].value}
+        elif self.hierarchy:
+            ends = list(accumulate(group.size for group in self.hierarchy))
+            out["hierarchy"] = {g.name: written[end - g.size : end] for g, end in zip(self.hierarchy, ends, strict=True)}
         elif self.type != "bool":
-            out["options"] = [
-                o.value if o.description is None else {"value": o.value, "description": o.description} for o in self.options
-            ]
+            out["options"] = written[: len(written) - self.none_of_the_above]
+        if self.none_of_the_above:
+            out["none_of_the_above"] = True
         return out
 
 
@@ -182,12 +228,23 @@ class Schema:
 
 
 @dataclass(frozen=True)
+class OrderEffect:
+    """How much an answer owes to the order of the options. ``tried``: orders that were joined. ``total_variation``: mean distance
+    ½ Σ |p − q| in [0, 1] between their probabilities and the joined ones. ``flips``: share of them that chose another option."""
+
+    tried: int
+    total_variation: float
+    flips: float
+
+
+@dataclass(frozen=True)
 class FieldDecision:
     """The answer to one field.
 
     ``probabilities``: one per option, in the schema's order, summing to 1. ``stated``: the confidence in (0, 1) that the model
     says it has (value of its most probable bucket); ``stated_mean``: the expectation over the buckets. ``coverage``: share in
-    [0, 1] of the full vocabulary's probability that lies on the field's labels, if asked for.
+    [0, 1] of the full vocabulary's probability that lies on tokens with which an answer can begin (its labels, if it has any), if
+    asked for. ``orders``: where several orders of the options were joined. ``prior``: what was subtracted, in words.
     """
 
     field: Field
@@ -195,6 +252,8 @@ class FieldDecision:
     stated: float
     stated_mean: float
     coverage: float | None = None
+    orders: OrderEffect | None = None
+    prior: str | None = None
 
     @property
     def choice(self) -> int:
@@ -228,6 +287,10 @@ class FieldDecision:
             out["expectation"] = self.expectation
         if self.coverage is not None:
             out["coverage"] = self.coverage
+        if self.orders is not None:
+            out["orders"] = asdict(self.orders)
+        if self.prior is not None:
+            out["prior"] = self.prior
         return out
 
 
@@ -295,19 +358,38 @@ def _field(source: Any, position: int) -> Field:
             raise UserError(f'field {shorten(source.get("name", position + 1))} of the schema has no "{key}": add it.')
     name, kind, description = source["name"], source["type"], source.get("description")
     where = f"field {shorten(name)}"
+    common = {"name", "type", "description", "scoring"}
     options: tuple[Option, ...] = ()
+    groups: tuple[Group, ...] = ()
+    none = source.get("none_of_the_above", False)
     if kind in ("choice", "score"):
-        _only_keys(source, {"name", "type", "description", "options"}, where)
-        if not isinstance(source.get("options"), list):
+        _only_keys(source, common | ({"options", "hierarchy", "none_of_the_above"} if kind == "choice" else {"options"}), where)
+        if "hierarchy" in source and "options" in source:
+            raise UserError(f'{where} has "options" and a "hierarchy": leave "options" out, the groups name them all.')
+        if "hierarchy" in source:
+            options, groups = _groups(source["hierarchy"], where)
+        elif not isinstance(source.get("options"), list):
             raise UserError(f'{where} has "options" {shorten(source.get("options"))}: a {kind} needs a list of options.')
-        options = tuple(_option(o, where) for o in source["options"])
+        else:
+            options = tuple(_option(o, where) for o in source["options"])
+        if not isinstance(none, bool):
+            raise UserError(f'{where} has "none_of_the_above" {shorten(none)}: it must be true or false.')
+        if none:
+            options += (Option(NONE_OF_THE_ABOVE, "no other option fits"),)
     elif kind == "bool":
-        _only_keys(source, {"name", "type", "description"}, where)
+        _only_keys(source, common, where)
         options = (Option(True), Option(False))
     elif kind == "int":
-        _only_keys(source, {"name", "type", "description", "minimum", "maximum"}, where)
+        _only_keys(source, common | {"minimum", "maximum"}, where)
         options = _integers(source.get("minimum"), source.get("maximum"), where)
-    return Field(name, kind, options, description)
+    return Field(name, kind, options, description, source.get("scoring"), groups, bool(none) and kind == "choice")
+
+
+def _groups(source: Any, where: str) -> tuple[tuple[Option, ...], tuple[Group, ...]]:
+    if not isinstance(source, Mapping) or not all(isinstance(options, list) for options in source.values()):
+        raise UserError(f'{where} has the hierarchy {shorten(source)}: it must be an object such as {{"group": ["option", ...]}}.')
+    options = tuple(_option(option, where) for group in source.values() for option in group)
+    return options, tuple(Group(name, len(group)) for name, group in source.items())
 
 
 def _option(source: Any, where: str) -> Option:

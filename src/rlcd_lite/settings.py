@@ -14,8 +14,15 @@ Attention = Literal["auto", "sdpa", "eager"]
 Layout = Literal["schema-first", "context-first"]
 Confidence = Literal["independent", "conditioned"]
 Grid = Literal["5", "10", "per-field"]
+Scoring = Literal["labels", "verbatim", "tournament", "auto"]
+Readout = Literal["constrained", "sum", "mean"]
+Listing = Literal["auto", "listed", "unlisted"]
+PriorKind = Literal["none", "content-free"]
+Permutations = int | Literal["auto"]
 
 DEFAULT_LAYOUT: Layout = "schema-first"  # measured: docs/architecture.md
+
+LISTED = 26  # options that one list may show: `auto` scores longer ones verbatim, `tournament` cuts them into several
 
 PROMPT_VERSION = 1  # goes up with any change of the words in `prompts`: outputs, adapters and calibrators belong to one version
 

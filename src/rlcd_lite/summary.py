@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
+from rlcd_lite import scope
 from rlcd_lite.calibration import (
     Ints,
     Numbers,
@@ -30,7 +32,17 @@ from rlcd_lite.calibration import (
 )
 from rlcd_lite.calibrators import Temperature
 from rlcd_lite.consistency import order_effects, violations
-from rlcd_lite.decision_table import SIGNALS, TEST, DecisionRow, Signals, fit_temperatures, probabilities, select, signals
+from rlcd_lite.decision_table import (
+    CALIBRATION,
+    SIGNALS,
+    TEST,
+    DecisionRow,
+    Signals,
+    fit_temperatures,
+    probabilities,
+    select,
+    signals,
+)
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.resample import Interval, bootstrap, mean_interval, paired_bootstrap
 from rlcd_lite.schema import Schema, Value
@@ -96,6 +108,37 @@ def order_summary(rows: Sequence[DecisionRow], *, resamples: int = 1000, seed: i
         "total_variation": _interval(mean_interval(total_variation, example, resamples=resamples, seed=seed)),
         "flip_rate": _interval(mean_interval(flip, example, resamples=resamples, seed=seed)),
     }
+
+
+def scope_summary(rows: Sequence[DecisionRow], field: str, *, resamples: int = 1000, seed: int = 0) -> dict[str, Any] | None:
+    """How well texts that no option fits are told from others, by three scores, and how honest the probability of none of the above
+    is, as it is and by a Platt scaling that is fitted on the calibration split. None if the test split has one kind alone."""
+    test, fitted = (select([row for row in rows if row.field == field], split) for split in (TEST, CALIBRATION))
+    out = np.array([row.label == len(row.logits) - 1 for row in test], dtype=np.int64)
+    if not 0 < out.sum() < len(out):
+        return None
+    examples = [row.example for row in test]
+    draws = {"resamples": resamples, "seed": seed}
+    found: dict[str, Any] = {"field": field, "contexts": len(test), "out_of_scope": int(out.sum()), "scores": {}}
+    for name, score in scope.scores(test).items():
+        found["scores"][name] = {
+            "auroc": _interval(bootstrap(_auroc(score, out), examples, **draws)),
+            "false_alarm_at_90_recall": scope.false_alarm(score, out),
+        }
+    platt = scope.fit_platt(scope.none_log_odds(fitted), [row.label == len(row.logits) - 1 for row in fitted])
+    odds = scope.none_log_odds(test)
+    for name, probability in (("raw", expit(odds)), ("platt", platt.apply(odds))):
+        found[name] = {
+            "ece": float(ece(probability, out)),
+            "brier": float(brier(probability, out)),
+            "mean": float(probability.mean()),
+        }
+    return found | {"platt_fit": asdict(platt) | {"n": len(fitted)}}
+
+
+def _auroc(score: Numbers, out: Ints) -> Metric:
+    """As a function of row weights ``(n,)`` or ``(draws, n)``."""
+    return lambda w: np.apply_along_axis(lambda row: scope.auroc(score, out, row), -1, np.asarray(w))
 
 
 def violation_summary(rows: Sequence[DecisionRow], schema: Schema, rule: Rule) -> dict[str, Any]:

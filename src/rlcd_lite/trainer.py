@@ -22,11 +22,11 @@ from torch import Tensor
 
 from rlcd_lite import ranks
 from rlcd_lite.checkpoints import Log, checkpoints, load_checkpoint, save_adapter, save_checkpoint
-from rlcd_lite.contract import Contract
+from rlcd_lite.contract import Contract, Prior
 from rlcd_lite.datasets import Dataset, Example
-from rlcd_lite.engine import DecisionEngine, FieldScores
+from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.errors import UserError, shorten
-from rlcd_lite.evaluate import held_out, reordered
+from rlcd_lite.evaluate import held_out
 from rlcd_lite.health import symptoms
 from rlcd_lite.objectives import (
     Policy,
@@ -39,12 +39,16 @@ from rlcd_lite.objectives import (
     entropy,
     expected_loss,
     log_probs,
+    order_divergence,
     rollout_rewards,
     sampled_loss,
     supervised_loss,
 )
+from rlcd_lite.orders import shuffled
+from rlcd_lite.questions import scoring
 from rlcd_lite.recipe import PRIOR_CONTEXTS, Recipe
-from rlcd_lite.schema import Schema
+from rlcd_lite.schema import Field, Schema
+from rlcd_lite.scores import FieldScores
 
 # Means over the decisions of a step; what a phase does not have is null in the log.
 STATISTICS = (
@@ -61,6 +65,7 @@ STATISTICS = (
     "choice_grad_mult",
     "kl",
     "clip_frac",
+    "order_kl",
 )
 
 
@@ -96,6 +101,7 @@ class Trainer:
         folder: Path,
         warn: Callable[[str], None],
     ) -> None:
+        engine.prior = "none"  # but for the contract's, none stays right while the weights change
         self.engine, self.recipe, self.accelerator, self.folder = engine, recipe, accelerator, folder
         self.train, self.held, self.warn = train, held, warn
         self.state = State()
@@ -200,7 +206,7 @@ class Trainer:
 
     def step(self, step: int) -> dict[str, Any]:
         """One batch, ``inner_epochs`` updates; returns the row of ``metrics.jsonl``. `FloatingPointError` before a bad update."""
-        recipe, started, tokens = self.recipe, time.perf_counter(), self.engine.tokens_run
+        recipe, started, tokens = self.recipe, time.perf_counter(), self.engine.forward.tokens_run
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.lr_at(step)
         batch = self.batch(step)
@@ -209,7 +215,7 @@ class Trainer:
         for _ in range(epochs):
             means, grad_norm = self._update(step, batch, rollouts)
         seconds = time.perf_counter() - started
-        (run,) = ranks.total([torch.tensor([float(self.engine.tokens_run - tokens)], device=self.engine.device)])
+        (run,) = ranks.total([torch.tensor([float(self.engine.forward.tokens_run - tokens)], device=self.engine.forward.device)])
         return {
             "step": step,
             "phase": recipe.phase(step),
@@ -226,7 +232,7 @@ class Trainer:
         self, step: int, batch: Sequence[Shown], rollouts: dict[tuple[int, str], Rollouts]
     ) -> tuple[dict[str, float | None], float]:
         """Clipped gradient of the step's mean loss, and the update. Fills ``rollouts`` in the first epoch, reads them later."""
-        recipe, device = self.recipe, self.engine.device
+        recipe, device = self.recipe, self.engine.forward.device
         decisions = sum(len(self.train[self.index(step, place)].schema.fields) for place in range(recipe.batch * ranks.world()))
         self.optimizer.zero_grad()
         sums = torch.zeros(2, len(STATISTICS), device=device)  # of each statistic, and of how many decisions have it
@@ -260,8 +266,11 @@ class Trainer:
     ) -> tuple[Tensor, Tensor, list[str]]:
         """Sum of the losses of a micro-batch's decisions, the sums of their statistics, and which are not finite, in words."""
         pairs = [(shown.schema, shown.example.context) for shown in batch]
+        twins = [self._twin(step, shown) for shown in batch] if self.recipe.w_order else []
         with self.accelerator.autocast():
-            scores = self.engine.score_batch(pairs)
+            scores = self.engine.score_batch(
+                pairs + [(schema, context) for schema, (_, context) in zip(twins, pairs, strict=False)]
+            )
         reference = self._base_scores(pairs) if self.recipe.beta_kl and self.recipe.phase(step) == "rl" else None
         losses: list[Tensor] = []
         statistics: list[list[float | Tensor]] = []
@@ -274,6 +283,10 @@ class Trainer:
                 if self.recipe.draws(step) and key not in rollouts:
                     rollouts[key] = draw(Policy.of(scores[i][j], self.recipe.rollout_temp), self.recipe.rollouts, generator)
                 loss, found = self._decision(self.recipe.phase(step), scores[i][j], label, base, rollouts.get(key))
+                if twins:
+                    apart = order_divergence(*_same_options(field, scores[i][j], twins[i].fields[j], scores[len(batch) + i][j]))
+                    loss = loss + self.recipe.w_order * apart
+                    found |= {"order_kl": apart.detach(), "loss": loss.detach()}
                 losses.append(loss)
                 statistics.append([found.get(name, float("nan")) for name in STATISTICS])
                 names.append(f"field {shorten(field.name)} of example {shorten(shown.example.id)}")
@@ -359,32 +372,30 @@ class Trainer:
         example = self.train[self.index(step, place)]
         schema = example.schema
         if self.recipe.shuffle_options:
-            schema = _shuffled(schema, random.Random(_seed("options", self.recipe.seed, step, place)))
+            schema = shuffled(schema, random.Random(_seed("options", self.recipe.seed, step, place)))
         return Shown(example, schema, place)
 
-    @torch.no_grad()
-    def measure_prior(self) -> dict[tuple[str, tuple[str, ...]], tuple[float, ...]]:
-        """Mean label logits of every field over unlabelled training texts, by place in the list of options."""
-        if self.train.schema is None:
+    def _twin(self, step: int, shown: Shown) -> Schema:
+        """The same example's options in another random order."""
+        return shuffled(shown.schema, random.Random(_seed("twin", self.recipe.seed, step, shown.place)))
+
+    def measure_prior(self) -> Prior:
+        """The mean scores of every question over unlabelled training texts."""
+        if self.train.schema is None and any(
+            scoring(f, self.engine.contract) == "verbatim" for e in self.train.examples for f in e.schema.fields
+        ):
             raise UserError(
-                f"--prior-correction is about the places of a field's options, and data set {self.train.name!r} has options of its "
-                f"own in every example: leave it out."
+                f"--prior-correction is about options, and every example of data set {self.train.name!r} has options of its own: "
+                f"leave it out, or use --scoring labels."
             )
         pairs = []
         for number, example in enumerate(self.train.examples[:PRIOR_CONTEXTS]):
             schema = example.schema
             if self.recipe.shuffle_options:
-                schema = _shuffled(schema, random.Random(_seed("options", self.recipe.seed, 0, number)))
+                schema = shuffled(schema, random.Random(_seed("options", self.recipe.seed, 0, number)))
             pairs.append((schema, example.context))
-        found: dict[Any, list[Tensor]] = {}
-        size = self.recipe.micro_batch or self.recipe.batch
-        for start in range(0, len(pairs), size):
-            with self.accelerator.autocast():
-                scores = self.engine.score_batch(pairs[start : start + size])
-            for (schema, _), text in zip(pairs[start:], scores, strict=False):
-                for field, score in zip(schema.fields, text, strict=True):
-                    found.setdefault(Contract.key(field), []).append(score.choice)
-        return {key: tuple(torch.stack(rows).mean(0).tolist()) for key, rows in found.items()}
+        with self.accelerator.autocast():
+            return self.engine.measure_prior(pairs, self.recipe.micro_batch or self.recipe.batch)
 
 
 @lru_cache(maxsize=2)
@@ -399,14 +410,10 @@ def _seed(*parts: object) -> int:
     return random.Random(json.dumps(parts)).getrandbits(63)
 
 
-def _shuffled(schema: Schema, dice: random.Random) -> Schema:
-    """The schema with the options of every field in a random order."""
-    fields = []
-    for field in schema.fields:
-        order = list(range(len(field.options)))
-        dice.shuffle(order)
-        fields.append(reordered(field, order))
-    return Schema(tuple(fields))
+def _same_options(field: Field, scores: FieldScores, twin: Field, others: FieldScores) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (K,) of a field and of its twin, whose options have another order, both in the field's."""
+    back = [twin.index(option.value) for option in field.options]
+    return scores.choice.log_softmax(-1), others.choice[back].log_softmax(-1)
 
 
 @torch.no_grad()

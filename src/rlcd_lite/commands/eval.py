@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rlcd_lite import ranks
-from rlcd_lite.commands.model_flags import ModelFlags, adapter_sha256
+from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.datasets import SETS, Dataset, load, synthetic
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.priors import CONTEXTS
 from rlcd_lite.rows import SUFFIXES
 from rlcd_lite.schema import Schema
-from rlcd_lite.settings import PROMPT_VERSION
 
 if TYPE_CHECKING:  # SciPy and torch are imported where they are used, so that --help stays instant
     from rlcd_lite.decision_table import DecisionRow
@@ -40,6 +40,7 @@ class Eval:
     """
 
     model: Annotated[ModelFlags, tyro.conf.OmitArgPrefixes] = field(default_factory=ModelFlags)
+    ask: Annotated[AskFlags, tyro.conf.OmitArgPrefixes] = field(default_factory=AskFlags)
     arms: str = BASE
     """Comma-separated: base (the model as it is), or folders of adapters or runs."""
     datasets: str = "synthetic"
@@ -73,6 +74,7 @@ class Eval:
         for flag, least in (("n", 2), ("calibration_n", 1), ("permutation_k", 0), ("permutation_n", 2), ("resamples", 1)):
             if getattr(self, flag) < least:
                 raise UserError(f"--{flag.replace('_', '-')} is {getattr(self, flag)}: it must be at least {least}.")
+        self.ask.check()
         arms = [arm.strip() for arm in self.arms.split(",")]
         if len(set(arms)) < len(arms):
             raise UserError(f"--arms {self.arms!r} names an arm twice: name each once.")
@@ -90,7 +92,7 @@ class Eval:
                 path, settings = self.output / "decisions" / _file_name(arm, name), self._settings(arm, calibration, test)
                 if not ranks.told(partial(self._is_done, path, settings)):
                     start = time.perf_counter()
-                    engine = engine or replace(self.model, adapter=adapter).load()
+                    engine = engine or self._engine(adapter)
                     loaded = time.perf_counter()
                     rows = self._decide(engine, f"{arm} on {name}", calibration, test)
                     settings["seconds"] = time.perf_counter() - loaded
@@ -124,13 +126,10 @@ class Eval:
         adapter = _adapter(arm)
         return {
             "arm": arm,
-            "adapter_sha256": adapter_sha256(adapter),
-            "model": self.model.model,
+            **replace(self.model, adapter=adapter).made_by(),
+            **self.ask.settings(),
             "device": self.model.device,
-            "dtype": self.model.dtype,
             "attention": self.model.attention,
-            "contract": replace(self.model, adapter=adapter).contract().settings(),
-            "prompt_version": PROMPT_VERSION,
             "dataset": test.name,
             "calibration_hash": calibration.hash,
             "test_hash": test.hash,
@@ -154,22 +153,32 @@ class Eval:
     def _decide(self, engine: DecisionEngine, title: str, calibration: Dataset, test: Dataset) -> list[DecisionRow]:
         from rlcd_lite.evaluate import decide_part, parts
 
+        if self.ask.prior == "contexts":  # their labels are not looked at
+            engine.prior = engine.measure_prior([(e.schema, e.context) for e in calibration.examples[:CONTEXTS]])
         work = parts(calibration, test, self.permutation_k, self.permutation_n, self.seed)
         with progress(sum(len(part.examples) for part in work), title) as advance:
             return [row for part in work for row in decide_part(engine, part, advance)]
 
+    def _engine(self, adapter: Path | None) -> DecisionEngine:
+        model = replace(self.model, adapter=adapter)
+        return model.load(prior=self.ask.read(model), permutations=self.ask.permutations)
+
     def _evaluation(
         self, arms: list[str], sets: dict[str, tuple[Dataset, Dataset]], tables: dict[tuple[str, str], list[DecisionRow]]
     ) -> dict[str, Any]:
-        from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, summarise, violation_summary
+        from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, scope_summary, summarise, violation_summary
 
         draws = {"resamples": self.resamples, "seed": self.seed}
         results = []
         for (arm, name), rows in tables.items():
             result: dict[str, Any] = {"arm": arm, "dataset": name, "table": f"decisions/{_file_name(arm, name)}"}
-            result["contract"] = replace(self.model, adapter=_adapter(arm)).contract().settings()
+            result["contract"] = replace(self.model, adapter=_adapter(arm)).contract().settings() | self.ask.settings()
+            result["seconds_per_text"] = self._seconds(arm, name, rows)
             result |= summarise(rows, resamples=self.resamples, seed=self.seed)
             result["order"] = order_summary(rows, resamples=self.resamples, seed=self.seed)
+            for f in sets[name][1][0].schema.fields:
+                if f.none_of_the_above:
+                    result["scope"] = scope_summary(rows, f.name, **draws)
             if name == synthetic.NAME:
                 result["violations"] = violation_summary(rows, synthetic.SCHEMA, synthetic.RULE)
             results.append(result)
@@ -190,6 +199,13 @@ class Eval:
             "results": results,
             "comparisons": comparisons,
         }
+
+    def _seconds(self, arm: str, name: str, rows: list[DecisionRow]) -> float:
+        """Seconds that a text took, all splits and orders together."""
+        seconds: float = json.loads(_record(self.output / "decisions" / _file_name(arm, name)).read_text(encoding="utf-8"))[
+            "seconds"
+        ]
+        return seconds / len({(row.split, row.example) for row in rows})
 
 
 def dataset_names(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,17 +18,16 @@ from rich.table import Table
 from rich.text import Text
 
 from rlcd_lite import ranks
-from rlcd_lite.commands.model_flags import ModelFlags, adapter_sha256
+from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.outputs import DecisionWriter, check_writable, decision_record
+from rlcd_lite.priors import CONTEXTS
 from rlcd_lite.rows import Row, inspect, read_rows
 from rlcd_lite.schema import Decision, Schema, check_text, read_text
-from rlcd_lite.settings import PROMPT_VERSION
 
 if TYPE_CHECKING:
     from rlcd_lite.engine import DecisionEngine, Trace
-    from rlcd_lite.prompts import Prompt
 
 _SHOWN_OPTIONS = 5
 
@@ -41,6 +41,7 @@ class Infer:
     """
 
     model: Annotated[ModelFlags, tyro.conf.OmitArgPrefixes] = field(default_factory=ModelFlags)
+    ask: Annotated[AskFlags, tyro.conf.OmitArgPrefixes] = field(default_factory=AskFlags)
     context: str | None = None
     """The text to decide about."""
     context_file: str | None = None
@@ -76,7 +77,7 @@ class Infer:
         else:
             text = self._text()
             writer = DecisionWriter(self.output, schema, self._settings(), overwrite=self.overwrite) if self.output else None
-            engine = self.model.load()
+            engine = self._engine()
             with self._tracing(engine) as trace:
                 decision = engine.decide(schema, text, coverage=self.coverage, trace=trace)
             if writer is not None:
@@ -97,6 +98,9 @@ class Infer:
     def _check_flags(self) -> None:
         if sum(source is not None for source in (self.context, self.context_file, self.input)) != 1:
             raise UserError("the text is needed once: give --context, --context-file or --input.")
+        self.ask.check()
+        if self.ask.prior == "contexts" and self.input is None:
+            raise UserError("--prior contexts is measured on the rows of --input: give that, or a file that rlcd-lite prior wrote.")
         if self.resume and (self.output is None or self.input is None):
             raise UserError("--resume continues a file: give --input and --output with it.")
         if self.resume and self.overwrite:
@@ -138,8 +142,11 @@ class Infer:
             if writer.complete:
                 _say(f"{output} is complete: nothing is left to do.")
                 return
-        engine = self.model.load()
-        rows = _GoodRows(path, self.text_column, engine.prompt(schema), done=writer.last_line if writer else 0)
+        engine = self._engine()
+        if self.ask.prior == "contexts":
+            first = islice(_GoodRows(path, self.text_column, engine, schema, say=False).texts(lambda: None), CONTEXTS)
+            engine.prior = engine.measure_prior([(schema, text) for text in first])
+        rows = _GoodRows(path, self.text_column, engine, schema, done=writer.last_line if writer else 0)
         with ExitStack() as stack:
             trace = stack.enter_context(self._tracing(engine, rows.line_of))
             advance = stack.enter_context(progress(facts.rows, f"deciding {path.name}"))
@@ -159,17 +166,12 @@ class Infer:
         left_out = f", {rows.left_out} left out" if rows.left_out else ""
         _say(f"decided {rows.taken} of {facts.rows} rows{left_out}.")
 
+    def _engine(self) -> DecisionEngine:
+        return self.model.load(prior=self.ask.read(self.model), permutations=self.ask.permutations)
+
     def _settings(self) -> dict[str, Any]:
         """What must be the same for a run to be continued."""
-        return {
-            "model": self.model.model,
-            "adapter_sha256": adapter_sha256(self.model.adapter),
-            "dtype": self.model.dtype,
-            **self.model.contract().settings(),
-            "text_column": self.text_column,
-            "coverage": self.coverage,
-            "prompt_version": PROMPT_VERSION,
-        }
+        return {**self.model.made_by(), **self.ask.settings(), "text_column": self.text_column, "coverage": self.coverage}
 
     @contextmanager
     def _tracing(self, engine: DecisionEngine, number_of: Callable[[int], int] = int) -> Iterator[Trace | None]:
@@ -205,11 +207,11 @@ class _GoodRows:
     Rows are handed out by `texts` ahead of their decisions, so they wait in a queue until `take` fetches them.
     """
 
-    def __init__(self, path: Path, column: str, prompt: Prompt, done: int) -> None:
+    def __init__(self, path: Path, column: str, engine: DecisionEngine, schema: Schema, done: int = 0, say: bool = True) -> None:
         self.done = done  # rows up to this line were decided by an earlier run
         self.taken = self.left_out = 0
         self.first_problem = ""
-        self._path, self._column, self._prompt = path, column, prompt
+        self._path, self._column, self._engine, self._schema, self._speaks = path, column, engine, schema, say
         self._waiting: deque[tuple[int, Any]] = deque()
 
     def texts(self, advance: Callable[[], None]) -> Iterator[str]:
@@ -219,7 +221,8 @@ class _GoodRows:
             elif problem := self._problem(row):
                 self.left_out += 1
                 self.first_problem = self.first_problem or f"line {row.line}: {problem}"
-                _say(f"{self._path}: line {row.line} is left out: {problem}.")
+                if self._speaks:
+                    _say(f"{self._path}: line {row.line} is left out: {problem}.")
                 advance()
             else:
                 self._waiting.append((row.line, row.values.get("id")))
@@ -244,7 +247,7 @@ class _GoodRows:
             return f"it has no {self._column!r} but {', '.join(map(repr, row.values))}: name the text with --text-column"
         try:
             check_text(row_id if isinstance(row_id, str) else None, "its id")
-            self._prompt.encode(row.values[self._column])
+            self._engine.encode(self._schema, row.values[self._column])
         except UserError as error:
             return str(error).rstrip(".")
         return None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from rlcd_lite.engine import DecisionEngine
+    from rlcd_lite.prompts import Branch
     from rlcd_lite.trainer import Trainer
 
 Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
@@ -180,7 +181,7 @@ class Train:
 
         if self.tracker != "none" and find_spec(self.tracker) is None:  # accelerate would go on without it
             raise UserError(f"--tracker {self.tracker} can't be used (its package is not installed): install it, or leave it out.")
-        where = engine.device.type
+        where = engine.forward.device.type
         precision = self.recipe.precision if self.recipe.precision != "auto" else "bf16" if where == "cuda" else "fp32"
         accelerator = Accelerator(
             cpu=where == "cpu",
@@ -213,9 +214,9 @@ class Train:
             "model": {
                 "name": engine.name,
                 "revision": getattr(engine.model.config, "_commit_hash", None),
-                "dtype": str(engine.dtype).removeprefix("torch."),
-                "attention": engine.attention,
-                "device": str(engine.device),
+                "dtype": str(engine.forward.dtype).removeprefix("torch."),
+                "attention": engine.forward.attention,
+                "device": str(engine.forward.device),
                 "mixed_precision": accelerator.mixed_precision,
             },
             "data": {
@@ -245,8 +246,8 @@ class Train:
         lines = {
             "data": f"{train.name}: {len(train)} training examples, {len(trainer.held[1])} held out",
             "fields": ", ".join(f"{f.name} × {len(f.options)}" for f in train.examples[0].schema.fields),
-            "labels": "; ".join(f"{b.choice.labels[0]}–{b.choice.labels[-1]}" for b in prompt.branches) + ", each one token",
-            "text": f"{min(lengths)} to {max(lengths)} tokens, median {statistics.median(lengths):.0f}; window {engine.max_length}",
+            "options": "; ".join(_spelling(b) for b in prompt.branches),
+            "text": f"{min(lengths)} to {max(lengths)} tokens, median {statistics.median(lengths):.0f}; window {prompt.max_length}",
             "forward": f"{row['tokens']} tokens for {recipe.batch * ranks.world()} examples, {prompt.shared} of them shared by all",
             "adapter": f"{trained:,} trained numbers on {engine.name}",
             "memory": f"{memory:,.0f} MiB for weights, gradient and moments, and activations beside them",
@@ -273,6 +274,13 @@ class Train:
             if state.best_step:
                 _say(f"{folder / 'adapter-best'}: the adapter of step {state.best_step}, best by {self.recipe.best_metric}.")
         _say(f"{folder / 'adapter'}: the adapter of step {state.step}. Evaluate it: rlcd-lite eval --arms base,{folder}")
+
+
+def _spelling(branch: Branch) -> str:
+    names, trie = branch.choice.names, branch.choice
+    how = "verbatim" if branch.question.verbatim else "labels"
+    ways = "one token each" if max(map(len, trie.spelt)) == 1 else f"{trie.nodes} tokens to run"
+    return f"{len(names)} {how} {names[0]} … {names[-1]}, {ways}"
 
 
 def _git_commit() -> str | None:

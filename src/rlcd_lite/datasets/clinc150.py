@@ -2,7 +2,8 @@
 
 `clinc150` has the intent alone, 150 and `oos`; `clinc150:domains` has the domain before it (out-of-scope requests have no domain
 in the set: here theirs is `oos`, so that the two fields agree); `clinc150:in-scope` leaves out-of-scope requests and their
-options out. The two may be joined: `clinc150:in-scope,domains`. The local file is `data_oos_plus.json.gz`, with 250 out-of-scope
+options out; `clinc150:none` asks for them as none of the above; `clinc150:hierarchy` groups the intents by domain. They may be
+joined, as in `clinc150:in-scope,domains`, but for `none` and `in-scope`. The local file is `data_oos_plus.json.gz`, with 250 out-of-scope
 train rows, because that is what the hub's configuration `plus` holds (`data_full.json` has 100 others and is on no hub).
 """
 
@@ -14,7 +15,8 @@ from pathlib import Path
 
 from rlcd_lite.datasets.sources import NamedSet, field_sizes, hub_table, local_text
 from rlcd_lite.datasets.splits import Row
-from rlcd_lite.schema import Field, Option, Schema, Value
+from rlcd_lite.errors import UserError
+from rlcd_lite.schema import NONE_OF_THE_ABOVE, Field, Group, Option, Schema, Value
 
 OOS = "oos"
 DOMAINS = {
@@ -67,10 +69,22 @@ PARTS = {"train": "train", "val": "validation", "test": "test"}
 
 
 def schema(variants: tuple[str, ...]) -> Schema:
-    """The intent field, with the domain field before it and without out-of-scope where the variants say so."""
+    """The intent field as the variants say."""
+    if "none" in variants and "in-scope" in variants:
+        raise UserError(
+            "data set 'clinc150' has no out-of-scope requests with in-scope, so none of the above is never right: drop one."
+        )
     intents = [i for i in DOMAIN_OF if i != OOS or "in-scope" not in variants]
     domains = dict.fromkeys(DOMAIN_OF[i] for i in intents)
-    fields = [Field("intent", "choice", tuple(Option(i) for i in intents), "What the user wants.")]
+    options = tuple(Option(i) for i in intents)
+    groups: tuple[Group, ...] = ()
+    none = "none" in variants
+    if none:
+        options = (*options[:-1], Option(NONE_OF_THE_ABOVE, "no other option fits"))
+    if "hierarchy" in variants:
+        names = [domain for domain in domains if not (none and domain == OOS)]
+        groups = tuple(Group(name, sum(DOMAIN_OF[i] == name for i in intents)) for name in names)
+    fields = [Field("intent", "choice", options, "What the user wants.", hierarchy=groups, none_of_the_above=none)]
     if "domains" in variants:
         fields.insert(0, Field("domain", "choice", tuple(Option(d) for d in domains), "What the request is about."))
     return Schema(tuple(fields))
@@ -100,7 +114,8 @@ def _rows(rows: Iterator[tuple[str, str, str]], variants: tuple[str, ...]) -> It
         if intent == OOS and "in-scope" in variants:
             continue
         labels: dict[str, Value] = {"domain": DOMAIN_OF[intent]} if "domains" in variants else {}
-        yield Row(part, text.strip(), shared, labels | {"intent": intent})
+        asked = NONE_OF_THE_ABOVE if "none" in variants and intent == OOS else intent
+        yield Row(part, text.strip(), shared, labels | {"intent": asked})
 
 
 SET = NamedSet(
@@ -109,7 +124,7 @@ SET = NamedSet(
     source="Larson et al. 2019",
     licence="CC BY 3.0",
     fields=field_sizes(schema(())),
-    variants=("in-scope", "domains"),
+    variants=("in-scope", "domains", "none", "hierarchy"),
     hub_id="clinc/clinc_oos",
     local=local,
     hub=hub,
