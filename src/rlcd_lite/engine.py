@@ -175,9 +175,7 @@ class DecisionEngine:
         asks: list[Ask] = []
         for schema, context in batch:
             if found := self._tournaments(Schema.of(schema)):
-                raise UserError(
-                    f"field {shorten(found[0].name)} is decided by a tournament of two passes: use another --scoring here."
-                )
+                raise UserError(f"field {shorten(found[0].name)} has a tournament, which takes two passes: use another --scoring.")
             prompt = self.prompt(schema)
             asks.append(([prompt], prompt.encode(context)))
         answers, _, _ = self._run(asks)
@@ -343,6 +341,8 @@ class DecisionEngine:
             if trace is not None:
                 trace += [record | {"context": open_[record["context"]]} for record in records]
             open_ = [i for i in open_ if end < len(prompts) and not self._settled(schema, answers[i], len(prompts))]
+            if not open_:
+                break
         if tournaments:
             finals = [self._final(schema, orders) for orders in answers]
             asks = [(self.prompts(final_, layout), ids) for final_, ids in zip(finals, texts, strict=True)]

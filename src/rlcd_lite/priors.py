@@ -17,7 +17,7 @@ from rlcd_lite.contract import Prior
 from rlcd_lite.errors import UserError, shorten
 
 CONTENT_FREE = "N/A"  # Zhao et al. (2021); the text that says nothing
-CONTEXTS = 200  # texts that a prior is measured on, if so many are there
+CONTEXTS = 400  # texts that a prior is measured on, if so many are there
 _VERSION = 1
 
 

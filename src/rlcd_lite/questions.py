@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rlcd_lite.contract import Contract
+from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.orders import orders
 from rlcd_lite.schema import Field, Option
 from rlcd_lite.settings import LISTED, Scoring
@@ -50,6 +51,8 @@ def scoring(field: Field, contract: Contract) -> Scoring:
 
 def questions(field: Field, contract: Contract, order: int = 0, count: int = 1) -> tuple[Question, ...]:
     """What the model is asked about a field in the first pass, in the ``order``-th of ``count`` orders of the options."""
+    if field.hierarchy and contract.confidence == "conditioned":
+        raise UserError(f"field {shorten(field.name)} has a hierarchy, which has no conditioned confidence: use independent.")
     how = scoring(field, contract)
     verbatim = how == "verbatim"
     listed = contract.options == "listed" or (contract.options == "auto" and not verbatim)

@@ -108,9 +108,7 @@ class Field:
             return
         for group in self.hierarchy:
             if not isinstance(group.name, str) or not group.name.strip() or group.size < 1:
-                raise UserError(
-                    f"{where} has the group {shorten(group.name)}: a group has a non-blank name and an option at least."
-                )
+                raise UserError(f"{where} has the group {shorten(group.name)}: a group has a name and one option at least.")
             check_text(group.name, f"group {shorten(group.name)} of {where}")
         if (twice := _first_duplicate(group.name for group in self.hierarchy)) is not None:
             raise UserError(f"{where} has the group {shorten(twice)} twice: groups must differ.")

@@ -2,9 +2,9 @@
 
 `clinc150` has the intent alone, 150 and `oos`; `clinc150:domains` has the domain before it (out-of-scope requests have no domain
 in the set: here theirs is `oos`, so that the two fields agree); `clinc150:in-scope` leaves out-of-scope requests and their
-options out; `clinc150:none` asks for them as none of the above; `clinc150:hierarchy` groups the intents by domain. They may be
-joined, as in `clinc150:in-scope,domains`, but for `none` and `in-scope`. The local file is `data_oos_plus.json.gz`, with 250 out-of-scope
-train rows, because that is what the hub's configuration `plus` holds (`data_full.json` has 100 others and is on no hub).
+options out; `clinc150:none` asks for them as none of the above, and `clinc150:hierarchy` groups the intents by domain. Variants may
+be joined (`clinc150:in-scope,domains`), but for `none` and `in-scope`. The local file is `data_oos_plus.json.gz`, with 250
+out-of-scope train rows, because that is what the hub's configuration `plus` holds (`data_full.json` has 100 others, on no hub).
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ PARTS = {"train": "train", "val": "validation", "test": "test"}
 def schema(variants: tuple[str, ...]) -> Schema:
     """The intent field as the variants say."""
     if "none" in variants and "in-scope" in variants:
-        raise UserError(
-            "data set 'clinc150' has no out-of-scope requests with in-scope, so none of the above is never right: drop one."
-        )
+        raise UserError("data set 'clinc150' has no requests for none once in-scope leaves them out: drop one of the two.")
     intents = [i for i in DOMAIN_OF if i != OOS or "in-scope" not in variants]
     domains = dict.fromkeys(DOMAIN_OF[i] for i in intents)
     options = tuple(Option(i) for i in intents)
