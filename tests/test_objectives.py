@@ -14,6 +14,7 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import rel_entr
 from torch import Tensor
 
 from rlcd_lite.objectives import (
@@ -28,6 +29,7 @@ from rlcd_lite.objectives import (
     entropy,
     expected_loss,
     log_probs,
+    order_divergence,
     rollout_rewards,
     sampled_loss,
     supervised_loss,
@@ -765,3 +767,17 @@ def test_the_trainers_sampled_loss_is_made_of_these_parts(name: str, conditioned
 def test_the_trainers_rewards_are_the_recipes() -> None:
     recipe = Recipe(reward="dist-rlcr", w_correct=0.5, w_calibration=1.75)
     assert recipe.paid == ALL["dist-rlcr"]
+
+
+# ---- orders ----
+
+
+@given(st.lists(st.tuples(st.floats(-8, 8), st.floats(-8, 8)), min_size=2, max_size=6))
+def test_the_divergence_of_two_orders_is_the_mean_of_both_ways(pairs: list[tuple[float, float]]) -> None:
+    first, second = (torch.tensor(side, dtype=torch.float64).log_softmax(-1) for side in zip(*pairs, strict=True))
+    found = order_divergence(first, second)
+    p, q = first.exp().numpy(), second.exp().numpy()
+    expected = (rel_entr(p, q).sum() + rel_entr(q, p).sum()) / 2
+    assert float(found) == pytest.approx(float(expected), abs=1e-9)
+    assert float(found) == pytest.approx(float(order_divergence(second, first)), abs=1e-12)
+    assert float(order_divergence(first, first)) == 0.0

@@ -302,6 +302,37 @@ def test_a_prior_of_options_needs_one_schema_and_one_of_places_does_not(make: Ca
     assert {key: len(logits) for key, logits in prior.logits.items()} == {("answer", 2): 2, ("answer", 3): 3}
 
 
+@pytest.mark.parametrize("readout", ["constrained", "sum", "mean"])
+@pytest.mark.parametrize("more", [{}, {"estimator": "exact"}, {"objective": "sft-brier", "warmup_steps": 0}], ids=str)
+def test_every_objective_trains_verbatim_options(make: Callable[..., Trainer], readout: Any, more: dict[str, Any]) -> None:
+    t = run(make(replace(QUICK, **more), contract=Contract(scoring="verbatim", readout=readout)))
+    assert all(row["grad_norm"] > 0 for row in t.metrics.rows)
+    assert read_contract(t.folder / "adapter") == replace(t.engine.contract, labels=t.engine.labels())
+    assert t.engine.decide(SCHEMA, "x")["kind"].prior is None
+
+
+def test_a_model_trained_on_order_owes_less_to_it(make: Callable[..., Trainer]) -> None:
+    """The divergence between two orders falls, and further than without the term."""
+    recipe = replace(QUICK, steps=30, objective="sft-ce", warmup_steps=0, lr=1e-2, eval_every=0, shuffle_options=True)
+    plain, trained = (run(make(replace(recipe, w_order=w), f"run-{w}")) for w in (0.0, 3.0))
+    first, last = (sum(row["order_kl"] for row in rows) / 5 for rows in (trained.metrics.rows[:5], trained.metrics.rows[-5:]))
+    assert last < first
+    assert all(row["order_kl"] is None for row in plain.metrics.rows)
+    apart = {}
+    for name, t in (("plain", plain), ("trained", trained)):
+        t.engine.permutations = 4
+        effects = [field.orders for e in t.train for field in t.engine.decide(SCHEMA, e.context).fields]
+        apart[name] = sum(effect.total_variation for effect in effects if effect)
+    assert apart["trained"] < apart["plain"]
+
+
+@pytest.mark.parametrize("flags", [{"shuffle_options": True}, {"w_order": 1.0}])
+@pytest.mark.parametrize("contract", [Contract(options="unlisted"), Contract(scoring="verbatim")])
+def test_an_order_that_nobody_sees_is_not_trained_on(make: Callable[..., Trainer], flags: dict, contract: Contract) -> None:
+    with pytest.raises(UserError, match="these options are not listed"):
+        make(replace(QUICK, **flags), contract=contract)
+
+
 def test_shuffled_options_keep_their_labels(make: Callable[..., Trainer]) -> None:
     t = make(replace(QUICK, shuffle_options=True))
     orders = set()

@@ -85,7 +85,9 @@ def _difference(found: Mapping[str, Any]) -> str:
 
 
 def _asked(contract: Mapping[str, str]) -> str:
-    return f"layout {contract['layout']}, {contract['confidence']} confidence (grid {contract['confidence_grid']})"
+    asked = f"layout {contract['layout']}, {contract['confidence']} confidence (grid {contract['confidence_grid']})"
+    more = {"scoring": "labels", "permutations": 1, "prior": None}  # as it was before there was a choice
+    return asked + "".join(f", {name} {contract[name]}" for name, usual in more.items() if contract.get(name, usual) != usual)
 
 
 # ---- tables ----
@@ -301,6 +303,15 @@ def _note(result: Mapping[str, Any]) -> str:
         parts.append(
             f"option-order sensitivity: mean TV {interval(order['total_variation'])}, flip rate {interval(order['flip_rate'])} "
             f"(k = {order['shuffles']}, n = {order['contexts']})"
+        )
+    if scope := result.get("scope"):
+        told = ", ".join(
+            f"{name} AUROC {interval(score['auroc'])}, false alarm at 90 % recall {number(score['false_alarm_at_90_recall'])}"
+            for name, score in scope["scores"].items()
+        )
+        parts.append(
+            f"out of scope ({scope['out_of_scope']} of {scope['contexts']}): {told}; ECE of none of the above "
+            f"{number(scope['raw']['ece'])}, by Platt scaling {number(scope['platt']['ece'])}"
         )
     if bayes := result.get("bayes"):
         parts.append(f"Bayes accuracy {number(bayes['accuracy'])}, regret {interval(bayes['regret'])}")

@@ -101,6 +101,10 @@ class Trainer:
         folder: Path,
         warn: Callable[[str], None],
     ) -> None:
+        asked = [branch.question for branch in engine.prompt(train[0].schema).branches]
+        if (recipe.shuffle_options or recipe.w_order) and not all(question.listed for question in asked):
+            flag = "--shuffle-options" if recipe.shuffle_options else "--w-order"
+            raise UserError(f"{flag} is about the order of a list, and these options are not listed: leave it out, or list them.")
         engine.prior = "none"  # but for the contract's, none stays right while the weights change
         self.engine, self.recipe, self.accelerator, self.folder = engine, recipe, accelerator, folder
         self.train, self.held, self.warn = train, held, warn

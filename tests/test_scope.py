@@ -1,0 +1,92 @@
+"""Scores of what is out of scope, against scikit-learn and by counting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit, logit
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from rlcd_lite.decision_table import DecisionRow
+from rlcd_lite.scope import auroc, false_alarm, fit_platt, none_log_odds, scores
+from rlcd_lite.summary import scope_summary
+
+GRID = (0.1, 0.3, 0.5, 0.7, 0.9)
+
+
+def row(i: int, logits: list[float], label: int, split: str = "test", coverage: float = 0.5) -> DecisionRow:
+    return DecisionRow(split, f"e{i}", "intent", label, tuple(logits), (0.0,) * 5, GRID, coverage)
+
+
+scored = st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 3)), min_size=2, max_size=40).filter(
+    lambda rows: 0 < sum(out * weight for _, out, weight in rows) and 0 < sum((not out) * weight for _, out, weight in rows)
+)
+
+
+@given(scored)
+def test_auroc_is_scikit_learns(rows: list[tuple[int, bool, int]]) -> None:
+    score, out, weight = (np.array(column) for column in zip(*rows, strict=True))
+    assert auroc(score, out, weight) == pytest.approx(roc_auc_score(out, score, sample_weight=weight))
+    assert auroc(-score, out, weight) == pytest.approx(1 - auroc(score, out, weight))
+    assert auroc(score**3, out, weight) == pytest.approx(auroc(score, out, weight))
+
+
+@given(scored)
+def test_false_alarm_is_the_lowest_false_positive_rate_that_reaches_the_recall(rows: list[tuple[int, bool, int]]) -> None:
+    score, out, _ = (np.array(column) for column in zip(*rows, strict=True))
+    if not 0 < out.sum() < len(out):
+        assert np.isnan(false_alarm(score, out))
+        return
+    false_positive, true_positive, _ = roc_curve(out, score, drop_intermediate=False)
+    assert false_alarm(score, out) == pytest.approx(min(false_positive[true_positive >= 0.9 - 1e-12]))
+
+
+def test_one_kind_alone_has_no_score() -> None:
+    assert np.isnan(auroc([1.0, 2.0], [1, 1]))
+    assert np.isnan(false_alarm([1.0, 2.0], [0, 0]))
+    assert scope_summary([row(i, [0.0, 1.0], 0) for i in range(4)], "intent") is None
+
+
+def test_platt_is_the_logistic_regression_of_platts_targets() -> None:
+    dice = np.random.default_rng(0)
+    x = dice.normal(0, 2, 400)
+    y = dice.random(400) < expit(0.4 * x - 1)
+    found = fit_platt(x, y)
+    high, low = (y.sum() + 1) / (y.sum() + 2), 1 / ((~y).sum() + 2)
+    target = np.where(y, high, low)
+    both = LogisticRegression(C=1e10, tol=1e-10, max_iter=1000)
+    both.fit(np.r_[x, x][:, None], np.r_[np.ones(400), np.zeros(400)], sample_weight=np.r_[target, 1 - target])
+    assert (found.slope, found.intercept) == pytest.approx((both.coef_[0, 0], both.intercept_[0]), abs=1e-3)
+    assert np.isfinite(fit_platt([1.0, 2.0, 3.0], [0, 0, 0]).intercept)  # none of the kind, or all told apart
+    assert np.isfinite(fit_platt([1.0, 2.0, 30.0], [0, 0, 1]).slope)
+
+
+def test_the_scores_are_what_they_say() -> None:
+    rows = [row(0, [1.0, 2.0, 0.5], 2, coverage=0.2), row(1, [3.0, 0.0, -1.0], 0, coverage=0.9)]
+    p = np.array([np.exp(r.logits) / np.exp(r.logits).sum() for r in rows])
+    found = scores(rows)
+    assert found["none_of_the_above"] == pytest.approx(logit(p[:, -1]))
+    assert found["max_probability"] == pytest.approx(np.log(p[:, :-1].max(1)) * -1)
+    assert found["coverage"] == pytest.approx([-0.2, -0.9])
+    assert none_log_odds(rows) == pytest.approx(logit(p[:, -1]))
+
+
+def test_the_summary_finds_a_score_that_knows_and_mends_its_probability() -> None:
+    dice = np.random.default_rng(1)
+    rows = []
+    for split, n in (("calibration", 400), ("test", 600)):
+        for i in range(n):
+            odds = dice.normal(-1, 2)
+            out = dice.random() < expit(odds)
+            rows.append(row(i, [0.0, 0.0, 3 * odds + np.log(2)], 2 if out else 0, split, coverage=float(dice.random())))
+    found = scope_summary(rows, "intent", resamples=200)
+    assert found is not None
+    assert found["out_of_scope"] == sum(r.label == 2 for r in rows if r.split == "test")
+    known, blind = found["scores"]["none_of_the_above"]["auroc"], found["scores"]["coverage"]["auroc"]
+    assert known["low"] > 0.75 > 0.6 > blind["high"]
+    assert found["scores"]["none_of_the_above"]["false_alarm_at_90_recall"] < 0.8
+    assert found["raw"]["ece"] > 2 * found["platt"]["ece"]
+    assert found["platt_fit"]["slope"] == pytest.approx(1 / 3, abs=0.1)
