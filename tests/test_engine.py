@@ -507,7 +507,7 @@ def test_no_token_is_run_twice(engine, monkeypatch) -> None:
     session.decide(TRIAGE)
     prompt = engine.prompt(TRIAGE, "context-first")
     asked = sum(len(b.asked + b.stem + b.choice_stem + b.stated_stem) for b in prompt.branches)
-    assert run == [prompt.shared + len(prompt.encode(TEXTS[0])) + asked, asked]
+    assert run == [prompt.shared + len(prompt.encode(TEXTS[0])) + len(prompt.lead) + asked, len(prompt.lead) + asked]
 
 
 def test_the_full_vocabulary_is_never_projected(engine, monkeypatch) -> None:

@@ -90,7 +90,9 @@ def test_orders_are_told_in_every_answer(call) -> None:
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(call, command: str, args: tuple[str, ...], words: str) -> None:
-    code, _, err = call("prior", "--scoring", "verbatim", "--schema", "schema.json", "--input", "rows.jsonl", "--output", "other.json")
+    code, _, err = call(
+        "prior", "--scoring", "verbatim", "--schema", "schema.json", "--input", "rows.jsonl", "--output", "other.json"
+    )
     assert code == 0, err
     before = Path("other.json").read_bytes()
     code, _, err = call(command, "--schema", "schema.json", *args)

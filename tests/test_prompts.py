@@ -174,7 +174,7 @@ def test_every_field_is_read_twice_for_every_text(encoder, layout: str) -> None:
     paths = [tree.path(r.segment) for r in tree.readouts]
     assert len(set(paths)) == len(paths)
     asked = sum(len(b.asked + b.stem + b.choice_stem + b.stated_stem) for b in prompt.branches)
-    assert sum(len(s.ids) for s in tree.segments) == prompt.shared + sum(map(len, texts)) + len(texts) * asked
+    assert sum(len(s.ids) for s in tree.segments) == prompt.shared + sum(map(len, texts)) + len(texts) * (asked + len(prompt.lead))
 
 
 def test_context_first_shows_a_field_only_its_own_question(encoder, tokenizer) -> None:

@@ -22,7 +22,7 @@ def row(i: int, logits: list[float], label: int, split: str = "test", coverage: 
 
 
 scored = st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 3)), min_size=2, max_size=40).filter(
-    lambda rows: 0 < sum(out * weight for _, out, weight in rows) and 0 < sum((not out) * weight for _, out, weight in rows)
+    lambda rows: sum(out * weight for _, out, weight in rows) > 0 and sum((not out) * weight for _, out, weight in rows) > 0
 )
 
 

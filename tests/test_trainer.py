@@ -445,7 +445,7 @@ def test_a_contract_of_another_version_or_damaged_is_refused(tmp_path: Path) -> 
     assert read_contract(tmp_path) == contract
     whole = (tmp_path / "decision.json").read_text()
     for edit, sentence in (
-        (('"prompt_version": 1', '"prompt_version": 7'), "prompt version 7"),
+        (('"prompt_version": 2', '"prompt_version": 7'), "prompt version 7"),
         (('"version": 2', '"version": "old"'), "has version 'old'"),
         (('"conditioned"', '"unconditioned"'), "confidence is 'unconditioned': did you mean 'conditioned'"),
         (('"verbatim"', '"literal"'), "scoring is 'literal'"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.schema import Field
-from rlcd_lite.settings import DEFAULT_LAYOUT, PROMPT_VERSION, Confidence, Grid, Layout, Listing, Readout, Scoring, check_choice
+from rlcd_lite.settings import DEFAULT_LAYOUT, PROMPT_VERSIONS, Confidence, Grid, Layout, Listing, Readout, Scoring, check_choice
 
 FILE = "decision.json"
 _VERSION = 2
@@ -95,7 +95,7 @@ class Contract:
     def to_dict(self) -> dict[str, Any]:
         return {
             "version": _VERSION,
-            "prompt_version": PROMPT_VERSION,
+            "prompt_version": PROMPT_VERSIONS[self.layout],
             **self.settings(),
             "labels": dict(self.labels),
             "prior": self.prior.to_dict(),
@@ -124,10 +124,12 @@ def read_contract(folder: Path) -> Contract | None:
     where = f"{str(folder / FILE)!r}"
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        if (found["version"], found["prompt_version"]) != (_VERSION, PROMPT_VERSION):
+        check_choice(found["layout"], Layout, "layout")
+        ours = _VERSION, PROMPT_VERSIONS[found["layout"]]
+        if (found["version"], found["prompt_version"]) != ours:
             raise UserError(
                 f"{where} has version {shorten(found['version'])} and prompt version {shorten(found['prompt_version'])}, this "
-                f"program has {_VERSION} and {PROMPT_VERSION}: train again, or use the release that trained it."
+                f"program has {ours[0]} and {ours[1]}: train again, or use the release that trained it."
             )
         labels = {str(label): int(token) for label, token in found["labels"].items()}
         settings = {"grid" if name == "confidence_grid" else name: found[name] for name in Contract().settings()}

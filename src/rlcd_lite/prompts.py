@@ -8,9 +8,9 @@ With a *conditioned* confidence, the confidence branch stands under the label of
 depend on the answer that it rates: ``"severity": "`` ── ``A`` ── ``", "confidence": "``.
 
     schema-first                                      context-first
-    fields ── text { ─┬─ "severity": "                text ─┬─ severity? … { ─┬─ "severity": "
-                      ├─ "severity_confidence": "           │                 └─ "severity_confidence": "
-                      └─ "team": " …                        └─ team? … { ─┬─ "team": " …
+    fields ── text { ─┬─ "severity": "                text ── task ─┬─ severity? … { ─┬─ "severity": "
+                      ├─ "severity_confidence": "                   │                 └─ "severity_confidence": "
+                      └─ "team": " …                                └─ team? … { ─┬─ "team": " …
 """
 
 from __future__ import annotations
@@ -119,14 +119,16 @@ class Prompt:
         if contract.layout == "schema-first":
             (before,) = encoder.data([f"{_TASK}{''.join(words)}{said}\n{_TEXT}"])
             self._root, self._behind = frame.before + before, frame.after + opening
+            self.lead: tuple[int, ...] = ()
             asked: list[tuple[int, ...]] = [() for _ in words]
         else:
-            (before,) = encoder.data([_TEXT])
+            before, self.lead = encoder.data([_TEXT, f"\n\n{_TASK}{said}"])
             self._root, self._behind = frame.before + before, ()
-            asked = [ids + frame.after + opening for ids in encoder.data([f"\n\n{_TASK}{w}{said}" for w in words])]
+            asked = [ids + frame.after + opening for ids in encoder.data(words)]
         parts = zip(questions, asked, choices, stated, grids, strict=True)
         self.branches = tuple(self._branch(*part) for part in parts)
-        self.around = len(self._root) + len(self._behind) + max(branch.longest for branch in self.branches)  # without the text
+        longest = max(branch.longest for branch in self.branches)
+        self.around = len(self._root) + len(self._behind) + len(self.lead) + longest  # the longest path without the text
         if self.around >= max_length:
             raise UserError(
                 f"the schema alone takes {self.around} of the {max_length} tokens of the model's window: "
@@ -141,9 +143,9 @@ class Prompt:
         """Add a text from `encode` and every read-out for it: question by question, first the choice's, then the stated
         confidence's: one, or one per option if it is conditioned. What the tree holds already is not added again.
         """
-        trunk = self.plant(tree, ids)
+        lead = tree.add(self.lead, self.plant(tree, ids))
         for branch in self.branches:
-            stem = tree.add(branch.stem, tree.add(branch.asked, trunk))
+            stem = tree.add(branch.stem, tree.add(branch.asked, lead))
             choice = tree.add(branch.choice_stem, stem)
             branch.choice.grow(tree, choice, coverage)
             if not branch.question.stated:

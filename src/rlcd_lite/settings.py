@@ -24,7 +24,8 @@ DEFAULT_LAYOUT: Layout = "schema-first"  # measured: docs/architecture.md
 
 LISTED = 26  # options that one list may show: `auto` scores longer ones verbatim, `tournament` cuts them into several
 
-PROMPT_VERSION = 1  # goes up with any change of the words in `prompts`: outputs, adapters and calibrators belong to one version
+# goes up with any change of the words in `prompts`: outputs, adapters, priors and calibrators belong to one version
+PROMPT_VERSIONS: dict[Layout, int] = {"schema-first": 1, "context-first": 2}
 
 
 def check_choice(value: object, choices: Any, name: str) -> None:

@@ -15,7 +15,7 @@ from rlcd_lite.errors import UserError
 from rlcd_lite.priors import read_prior
 from rlcd_lite.settings import (
     DEFAULT_MODEL,
-    PROMPT_VERSION,
+    PROMPT_VERSIONS,
     Attention,
     Confidence,
     Device,
@@ -83,7 +83,7 @@ class ModelFlags:
             "adapter_sha256": adapter_sha256(self.adapter),
             "dtype": self.dtype,
             **self.contract().settings(),
-            "prompt_version": PROMPT_VERSION,
+            "prompt_version": PROMPT_VERSIONS[self.contract().layout],
         }
 
     def load(

@@ -26,7 +26,7 @@ from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.recipe import Recipe
 from rlcd_lite.rows import SUFFIXES
 from rlcd_lite.schema import Schema
-from rlcd_lite.settings import PROMPT_VERSION
+from rlcd_lite.settings import PROMPT_VERSIONS
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -209,7 +209,7 @@ class Train:
         config = {
             "options": self._options(),
             "contract": engine.contract.settings(),
-            "prompt_version": PROMPT_VERSION,
+            "prompt_version": PROMPT_VERSIONS[engine.contract.layout],
             "warmup_steps": self.recipe.warmup,
             "model": {
                 "name": engine.name,
