@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from rlcd_lite.datasets import sets_table
 from rlcd_lite.decision_table import SIGNALS
@@ -139,7 +140,83 @@ def starts(folder: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+SETS = {"boolq": 2, "mmlu": 4, "arc-easy": 4, "banking77": 77, "clinc150-in-scope": 150, "clinc150-none": 151, "clinc150": 151}
+MODES = (
+    "labels-1",
+    "labels-1, contexts",
+    "labels-4",
+    "labels-8",
+    "labels-auto",
+    "tournament",
+    "verbatim-constrained",
+    "verbatim-sum",
+    "verbatim-cf",
+    "verbatim-sum, content-free",
+    "verbatim-sum, contexts",
+    "verbatim-mean",
+    "verbatim-mean, contexts",
+)
+
+
+def _options_summary() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((ROOT / "results/options/summary.json").read_text(encoding="utf-8"))
+    places = {(d, m): (i, j) for i, d in enumerate((*SETS, "clinc150-hierarchy")) for j, m in enumerate(MODES)}
+    return sorted(found, key=lambda entry: places[entry["dataset"], entry["mode"]])
+
+
+def options(_: str) -> str:
+    """Every way to score options on every set; from results/options/summary.json."""
+    lines = [
+        "| data set | options | way | accuracy | softmax ECE | ECE after T | AURC after T | flips | s a text |",
+        "| --- | --: | --- | --- | --- | --- | --- | --- | --: |",
+    ]
+    for e in _options_summary():
+        flips = interval(e["order"]["flip_rate"]) if e["order"] else "–"
+        name = e["mode"].replace("verbatim-cf", "verbatim-sum, content-free") + (" †" if e["derived"] else "")
+        cells = [
+            e["dataset"],
+            str(SETS.get(e["dataset"], 150)),
+            name,
+            interval(e["accuracy"]),
+            interval(e["softmax"]["ece"]),
+            interval(e["softmax_ts"]["ece"]),
+            interval(e["softmax_ts"]["aurc"]),
+            flips,
+            number(e["seconds"], 2),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def options_scope(_: str) -> str:
+    """Out-of-scope scores of clinc150 with none of the above; from results/options/summary.json."""
+    lines = ["| way | score | AUROC | false alarm at 90 % recall | ECE raw; Platt |", "| --- | --- | --- | --: | --- |"]
+    for e in _options_summary():
+        if not e.get("scope"):
+            continue
+        way, found = e["mode"] + (" †" if e["derived"] else ""), e["scope"]
+        for name, score in found["scores"].items():
+            honest = f"{number(found['raw']['ece'])}; {number(found['platt']['ece'])}" if name == "none_of_the_above" else ""
+            alarm = number(score["false_alarm_at_90_recall"])
+            lines.append(f"| {way} | {name} | {interval(score['auroc'])} | {alarm} | {honest} |")
+    return "\n".join(lines) + "\n"
+
+
+def options_trained(_: str) -> str:
+    """banking77 before and after training; from results/options."""
+    lines = ["| model | accuracy | signal | ECE | AURC | Brier |", "| --- | --- | --- | --- | --- | --- |"]
+    for path in sorted((ROOT / "results/options").glob("trained-*/eval.json")):
+        for result in read_eval(path)["results"]:
+            for name, s in result["signals"].items():
+                cells = [path.parent.name, interval(result["accuracy"]), name, *(interval(s[k]) for k in ("ece", "aurc", "brier"))]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 BLOCKS = {
+    "options": options,
+    "options_scope": options_scope,
+    "options_trained": options_trained,
     "help": help_text,
     "tree": tree,
     "include": include,

@@ -61,10 +61,6 @@ def slowly(engine: DecisionEngine, schema: Any, text: str) -> list[Tensor]:
         tree = prompt.tree([root])
         asked = tree.add(branch.asked, tree.add(prompt.lead, prompt.plant(tree, root)))
         start = tree.path(tree.add(branch.choice_stem, tree.add(branch.stem, asked)))
-            tree.add(
-                branch.choice_stem, tree.add(branch.stem, tree.add(branch.asked, tree.add(prompt.lead, prompt.plant(tree, root))))
-            )
-        )
         scores = []
         for tokens in branch.choice.spelt:
             logits = engine.model(input_ids=torch.tensor([[*start, *tokens]]), use_cache=False).logits[0].float()

@@ -112,7 +112,6 @@ def test_eval_measures_the_prior_without_labels_and_says_how_it_asked(call, data
         tables[prior] = read_table(Path(prior, "decisions", "base--clinc150_none.csv.gz"))
         (result,) = read_eval(Path(prior, "eval.json"))["results"]
         assert (result["contract"]["scoring"], result["contract"]["prior"]) == ("verbatim", prior)
-        assert result["seconds_per_text"] > 0
         assert "scope" in result
     mean = [sum(row.logits[k] for row in tables["none"][:4]) / 4 for k in range(151)]
     for raw, less in zip(tables["none"], tables["contexts"], strict=True):

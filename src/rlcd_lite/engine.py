@@ -339,7 +339,7 @@ class DecisionEngine:
             for i, orders in zip(open_, found, strict=True):
                 answers[i] += orders
             if trace is not None:
-                trace += [record | {"context": open_[record["context"]]} for record in records]
+                trace += [r | {"context": open_[r["context"]], "order": start + r["order"]} for r in records]
             open_ = [i for i in open_ if end < len(prompts) and not self._settled(schema, answers[i], len(prompts))]
             if not open_:
                 break
@@ -400,8 +400,7 @@ class DecisionEngine:
                 if traced:
                     for what in prompt.describe(priors):
                         path = list(tree.path(tree.readouts[at].segment))
-                        record = {"context": number, **what, "path_ids": path, "logits": logits[at].tolist()}
-                        records.append(record | ({"order": order} if len(prompts) > 1 else {}))
+                        records.append({"context": number, "order": order, **what, "path_ids": path, "logits": logits[at].tolist()})
                         at += 1
         return found, left, records
 

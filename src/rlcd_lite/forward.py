@@ -111,12 +111,13 @@ class Forward:
             rows = self._project(hidden[members], torch.tensor(label_ids, device=self.device))  # (members, labels)
             for i, row in zip(members, rows, strict=True):
                 logits[i] = row
-        totals: list[Tensor | None] = [None] * len(tree.readouts)
-        wanted = [i for i, readout in enumerate(tree.readouts) if readout.total]
+        wanted = {readout.segment: i for i, readout in enumerate(tree.readouts) if readout.total}  # each place once
+        at: dict[int, Tensor] = {}
         for start in range(0, len(wanted), VOCABULARY_ROWS):
-            part = wanted[start : start + VOCABULARY_ROWS]
-            for i, total in zip(part, self._project(hidden[part], None).logsumexp(-1), strict=True):
-                totals[i] = total
+            part = list(wanted.items())[start : start + VOCABULARY_ROWS]
+            rows = self._project(hidden[[i for _, i in part]], None)  # (VOCABULARY_ROWS, V)
+            at |= zip((segment for segment, _ in part), rows.logsumexp(-1), strict=True)
+        totals = [at[readout.segment] if readout.total else None for readout in tree.readouts]
         kept = None
         if keep:
             assert cache is not None

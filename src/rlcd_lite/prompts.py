@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -75,6 +76,12 @@ class Branch:
     stated: Candidates
     grid: tuple[float, ...]
     conditioned: bool
+
+    @cached_property
+    def back(self) -> list[int]:
+        """At which place each option is shown, in the field's order."""
+        place = {option: i for i, option in enumerate(self.question.order)}
+        return [place[option] for option in range(len(place))]
 
     @property
     def confidences(self) -> int:
@@ -162,13 +169,12 @@ class Prompt:
         for branch in self.branches:
             rows, totals = zip(*islice(logits, len(branch.choice.reads)), strict=True)
             shown = branch.choice.scores(rows, totals)  # (K,) in the order shown
-            back = [branch.question.order.index(option) for option in range(len(shown))]
             found = [row for row, _ in islice(logits, branch.confidences)]
             stated = None
             if branch.question.stated:
-                stated = torch.stack([found[place] for place in back]) if self.conditioned else found[0]
+                stated = torch.stack([found[place] for place in branch.back]) if self.conditioned else found[0]
             covered = float((rows[0].detach().logsumexp(-1) - totals[0].detach()).exp()) if coverage else None
-            out.append(Answer(shown[back], stated, branch.grid, covered))
+            out.append(Answer(shown[branch.back], stated, branch.grid, covered))
         return out
 
     def describe(self, priors: Sequence[Tensor | None]) -> Iterator[dict[str, Any]]:

@@ -173,7 +173,6 @@ class Eval:
         for (arm, name), rows in tables.items():
             result: dict[str, Any] = {"arm": arm, "dataset": name, "table": f"decisions/{_file_name(arm, name)}"}
             result["contract"] = replace(self.model, adapter=_adapter(arm)).contract().settings() | self.ask.settings()
-            result["seconds_per_text"] = self._seconds(arm, name, rows)
             result |= summarise(rows, resamples=self.resamples, seed=self.seed)
             result["order"] = order_summary(rows, resamples=self.resamples, seed=self.seed)
             for f in sets[name][1][0].schema.fields:
@@ -199,13 +198,6 @@ class Eval:
             "results": results,
             "comparisons": comparisons,
         }
-
-    def _seconds(self, arm: str, name: str, rows: list[DecisionRow]) -> float:
-        """Seconds that a text took, all splits and orders together."""
-        seconds: float = json.loads(_record(self.output / "decisions" / _file_name(arm, name)).read_text(encoding="utf-8"))[
-            "seconds"
-        ]
-        return seconds / len({(row.split, row.example) for row in rows})
 
 
 def dataset_names(text: str) -> list[str]:
