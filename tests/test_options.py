@@ -588,5 +588,7 @@ def test_what_can_not_be_asked_is_refused(tokenizer) -> None:
     many = {"fields": [{"name": "intent", "type": "choice", "options": MANY}]}
     with pytest.raises(UserError, match="give --permutations a number"):
         build(tokenizer, scoring="tournament", permutations="auto").decide(many, "x")
+    with pytest.raises(UserError, match="leave --options unlisted out"):
+        build(tokenizer, scoring="tournament", options="unlisted").decide(many, "x")
     with pytest.raises(UserError, match="permutations are 0"):
         build(tokenizer, permutations=0)

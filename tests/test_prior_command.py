@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,28 @@ def test_orders_are_told_in_every_answer(call) -> None:
     code, out, _ = call("infer", *asked, "--scoring", "verbatim")
     assert code == 0
     assert all(field["prior"] == "content-free" and "orders" not in field for field in json.loads(out)["fields"].values())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--permutations", "2"), ("--scoring", "verbatim"), ("--scoring", "verbatim", "--permutations", "auto", "--coverage")],
+    ids=" ".join,
+)
+def test_a_csv_has_a_column_for_everything_that_is_told(call, flags: tuple[str, ...]) -> None:
+    asked = ("--schema", "schema.json", "--input", "rows.jsonl", *flags)
+    code, out, err = call("infer", *asked)
+    assert code == 0, err
+    told = decisions(out)
+    code, _, err = call("infer", *asked, "--output", "out.csv")
+    assert code == 0, err
+    with Path("out.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(told)
+    for row, fields in zip(rows, told, strict=True):
+        for name, field in fields.items():
+            for part in field.keys() - {"value"}:
+                cell = row[f"{name}.{part}"]
+                assert (json.loads(cell) if isinstance(field[part], dict | float) else cell) == field[part]
 
 
 @pytest.mark.parametrize(

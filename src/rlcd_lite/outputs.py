@@ -35,7 +35,7 @@ class DecisionWriter:
         check_writable(path, "output")
         self.path, self._run = path, run
         self._record_path = path.with_name(path.name + ".run.json")
-        self._columns = csv_columns(schema, bool(run["coverage"])) if path.suffix == ".csv" else []
+        self._columns = csv_columns(schema, bool(run["coverage"]), run["permutations"] != 1) if path.suffix == ".csv" else []
         self._file: IO[str] | None = None
         self.last_line, self._offset, self.complete = 0, 0, False
         if path.exists() and not overwrite:
@@ -144,12 +144,13 @@ def decision_record(line: int, row_id: Any, decision: Decision) -> Record:
     return {"line": line} | ({} if row_id is None else {"id": row_id}) | decision.to_dict()
 
 
-def csv_columns(schema: Schema, coverage: bool = False) -> list[str]:
-    """``line``, ``id``, then for each field its value and what is known about it; ``NAME.probabilities`` holds a JSON object."""
+def csv_columns(schema: Schema, coverage: bool = False, orders: bool = False) -> list[str]:
+    """``line``, ``id``, then for each field its value and what is known about it; probabilities and orders are JSON objects."""
     columns = ["line", "id"]
     for field in schema.fields:
         ordered = ["expectation"] if field.levels is not None else []
-        parts = ["probability", "stated", "stated_mean", *ordered, *(["coverage"] if coverage else []), "probabilities"]
+        parts = ["probability", "stated", "stated_mean", *ordered, *(["coverage"] if coverage else [])]
+        parts += [*(["orders"] if orders else []), "prior", "probabilities"]
         columns += [field.name, *(f"{field.name}.{part}" for part in parts)]
     if len(set(columns)) < len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
@@ -160,8 +161,8 @@ def csv_columns(schema: Schema, coverage: bool = False) -> list[str]:
 def _flat(record: Record, decision: Decision) -> Record:
     flat: Record = {"line": record["line"], "id": record.get("id")}
     for name, answer in record["fields"].items():
-        probabilities = json.dumps(answer["probabilities"], ensure_ascii=False)
+        for part, value in answer.items():
+            cell = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+            flat[name if part == "value" else f"{name}.{part}"] = cell
         flat[name] = decision[name].field.options[decision[name].choice].text
-        flat |= {f"{name}.{part}": value for part, value in answer.items() if part != "value"}
-        flat[f"{name}.probabilities"] = probabilities
     return flat

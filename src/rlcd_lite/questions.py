@@ -54,6 +54,8 @@ def questions(field: Field, contract: Contract, order: int = 0, count: int = 1) 
     if field.hierarchy and contract.confidence == "conditioned":
         raise UserError(f"field {shorten(field.name)} has a hierarchy, which has no conditioned confidence: use independent.")
     how = scoring(field, contract)
+    if how == "tournament" and contract.options == "unlisted":
+        raise UserError(f"field {shorten(field.name)} has a tournament, which lists options: leave --options unlisted out.")
     verbatim = how == "verbatim"
     listed = contract.options == "listed" or (contract.options == "auto" and not verbatim)
     parts = heats(field) if how == "tournament" else _parts(field)
