@@ -146,7 +146,6 @@ MODES = (
     "labels-1, contexts",
     "labels-4",
     "labels-8",
-    "labels-auto",
     "tournament",
     "verbatim-constrained",
     "verbatim-sum",
@@ -158,6 +157,31 @@ MODES = (
 )
 
 
+def options_orders(_: str) -> str:
+    """Labels in 1, 2, 4, 8 orders and as many as auto takes; from results/options/*--orders/orders.json."""
+    lines = [
+        "| data set | K | accuracy | softmax ECE | ECE after T | flips | total variation | auto: orders tried, answers as all 8 |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for path in sorted((ROOT / "results/options").glob("*--orders/orders.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for count in ("1", "2", "4", "8", "auto"):
+            e = found[count]
+            auto = f"{interval(e['tried'], 2)}, {interval(e['agreement'])}" if count == "auto" else ""
+            cells = [
+                path.parent.name.removesuffix("--orders"),
+                count,
+                interval(e["accuracy"]),
+                interval(e["softmax"]["ece"]),
+                interval(e["softmax_ts"]["ece"]),
+                interval(e["order"]["flip_rate"]),
+                interval(e["order"]["total_variation"]),
+                auto,
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def _options_summary() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((ROOT / "results/options/summary.json").read_text(encoding="utf-8"))
     places = {(d, m): (i, j) for i, d in enumerate((*SETS, "clinc150-hierarchy")) for j, m in enumerate(MODES)}
@@ -167,11 +191,10 @@ def _options_summary() -> list[dict[str, Any]]:
 def options(_: str) -> str:
     """Every way to score options on every set; from results/options/summary.json."""
     lines = [
-        "| data set | options | way | accuracy | softmax ECE | ECE after T | AURC after T | flips | s a text |",
-        "| --- | --: | --- | --- | --- | --- | --- | --- | --: |",
+        "| data set | options | way | accuracy | softmax ECE | ECE after T | AURC after T | s a text |",
+        "| --- | --: | --- | --- | --- | --- | --- | --: |",
     ]
     for e in _options_summary():
-        flips = interval(e["order"]["flip_rate"]) if e["order"] else "–"
         name = e["mode"].replace("verbatim-cf", "verbatim-sum, content-free") + (" †" if e["derived"] else "")
         cells = [
             e["dataset"],
@@ -181,7 +204,6 @@ def options(_: str) -> str:
             interval(e["softmax"]["ece"]),
             interval(e["softmax_ts"]["ece"]),
             interval(e["softmax_ts"]["aurc"]),
-            flips,
             number(e["seconds"], 2),
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -215,6 +237,7 @@ def options_trained(_: str) -> str:
 
 BLOCKS = {
     "options": options,
+    "options_orders": options_orders,
     "options_scope": options_scope,
     "options_trained": options_trained,
     "help": help_text,

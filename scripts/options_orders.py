@@ -22,9 +22,9 @@ import torch
 from rlcd_lite.datasets import Example, load
 from rlcd_lite.decision_table import CALIBRATION, TEST, DecisionRow, write_table
 from rlcd_lite.engine import DecisionEngine
-from rlcd_lite.orders import AUTO_ORDERS, AUTO_ROUNDS, reordered, settled, shuffled_order
+from rlcd_lite.orders import AUTO_ORDERS, AUTO_ROUNDS, other_order, reordered, settled
 from rlcd_lite.resample import mean_interval
-from rlcd_lite.schema import Field, Schema
+from rlcd_lite.schema import Schema
 from rlcd_lite.scores import FieldScores
 from rlcd_lite.selective import clopper_pearson
 from rlcd_lite.summary import order_summary, summarise
@@ -84,7 +84,7 @@ def decided(
 ) -> Iterator[tuple[int | str, DecisionRow, int]]:
     """One example's row in the table of each number of orders, and how many these were."""
     (field,) = example.schema.fields
-    shown = order(field, dice)
+    shown = list(range(len(field.options))) if dice is None else other_order(field, dice)
     schema = Schema((reordered(field, shown),))
     asked = [(engine.prompts(schema), engine.encode(schema, example.context))]
     ((answers,), _, _) = engine._run(asked, coverage=True)
@@ -103,14 +103,6 @@ def decided(
 def _orders(scores: FieldScores) -> torch.Tensor:
     assert scores.orders is not None
     return scores.orders
-
-
-def order(field: Field, dice: random.Random | None) -> list[int]:
-    """The options as they are, or in another order."""
-    found = list(range(len(field.options)))
-    while dice is not None and found == sorted(found):
-        found = shuffled_order(field, dice)
-    return found
 
 
 if __name__ == "__main__":

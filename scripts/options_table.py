@@ -32,7 +32,8 @@ Rows = list[DecisionRow]
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    found = [entry for path in sorted(folder.glob("*--*")) for entry in entries(path, folder / "content_free.json")]
+    paths = [path.parent for path in sorted(folder.glob("*--*/eval.json")) if not path.parent.name.startswith("trained")]
+    found = [entry for path in paths for entry in entries(path, folder / "content_free.json")]
     text = json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
 
@@ -44,7 +45,7 @@ def entries(path: Path, content_free: Path) -> Iterator[dict[str, Any]]:
     rows = read_table(path / result["table"])
     record = path / result["table"].replace(".csv.gz", ".json")
     seconds = json.loads(record.read_text(encoding="utf-8"))["seconds"] / len({(row.split, row.example) for row in rows})
-    common = {"seconds": seconds, "scope": result.get("scope")}
+    common = {"seconds": seconds, "scope": (result.get("scope") or {}).get("intent")}
     yield {"dataset": dataset, "mode": mode, "derived": False} | common | figures(rows)
     if mode == "labels-1":
         yield {"dataset": dataset, "mode": "labels-1, contexts", "derived": True} | common | figures(by_place(rows))

@@ -562,7 +562,7 @@ def test_a_hierarchy_in_another_order_keeps_its_groups_together() -> None:
     ("more", "words"),
     [
         ({"options": ["a", "b"], "scoring": "verbatum"}, "did you mean 'verbatim'"),
-        ({"options": ["a", "none_of_the_above"]}, '"none_of_the_above": true instead'),
+        ({"options": ["a", "none_of_the_above"], "none_of_the_above": True}, "has the option 'none_of_the_above' twice"),
         ({"options": ["a", "b"], "none_of_the_above": "yes"}, "must be true or false"),
         ({"options": ["a", "b"], "hierarchy": {"x": ["a"], "y": ["b"]}}, 'leave "options" out'),
         ({"hierarchy": ["a", "b"]}, "it must be an object"),
@@ -583,7 +583,7 @@ def test_a_mistake_in_a_field_is_one_sentence(more: dict, words: str) -> None:
 
 def test_what_can_not_be_asked_is_refused(tokenizer) -> None:
     grouped = {"fields": [{"name": "intent", "type": "choice", "hierarchy": GROUPS}]}
-    with pytest.raises(UserError, match="a hierarchy"):
+    with pytest.raises(UserError, match="a hierarchy, which answers in parts"):
         build(tokenizer, confidence="conditioned").decide(grouped, "x")
     many = {"fields": [{"name": "intent", "type": "choice", "options": MANY}]}
     with pytest.raises(UserError, match="give --permutations a number"):

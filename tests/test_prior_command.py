@@ -108,7 +108,7 @@ def test_a_csv_has_a_column_for_everything_that_is_told(call, flags: tuple[str, 
         ("prior", (), "the texts are needed once"),
         ("prior", ("--input", "rows.jsonl", "--n", "0"), "--n is 0"),
         ("prior", ("--input", "rows.jsonl", "--output", "other.json"), "replace it with --overwrite"),
-        ("prior", ("--input", "rows.jsonl", "--text-column", "body"), "has a text under 'body'"),
+        ("prior", ("--input", "rows.jsonl", "--text-column", "body"), "name the text with --text-column"),
         ("prior", ("--dataset", "synthetic"), "--dataset names a set of its own schema"),
     ],
 )

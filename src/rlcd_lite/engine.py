@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -32,6 +33,7 @@ from rlcd_lite.schema import Decision, Field, Schema
 from rlcd_lite.scores import FieldScores, Scores, decision, joined
 from rlcd_lite.settings import (
     DEFAULT_MODEL,
+    MAX_ORDERS,
     Attention,
     Confidence,
     Device,
@@ -78,8 +80,8 @@ class DecisionEngine:
         self.contract = contract or loaded.contract or Contract()
         if prior is not None and self.contract.prior.logits:
             raise UserError(f"model {self.name!r} was trained with a prior of its own: leave --prior out.")
-        if permutations != "auto" and permutations < 1:
-            raise UserError(f"permutations are {permutations}: use 1 or more, or auto.")
+        if permutations != "auto" and not 1 <= permutations <= MAX_ORDERS:
+            raise UserError(f"permutations are {permutations}: use 1 to {MAX_ORDERS}, or auto.")
         self.permutations, self.prior = permutations, prior
         self.encoder = Encoder(loaded.tokenizer)
         self.forward = Forward(loaded, self.encoder)
@@ -135,11 +137,15 @@ class DecisionEngine:
 
     def prompts(self, schema: SchemaLike, layout: Layout | None = None) -> list[Prompt]:
         """The prompts of all orders in which a schema's options are shown; a single one if no list is shown."""
-        first = self.prompt(schema, layout)
-        if not any(branch.question.listed for branch in first.branches):
-            return [first]
+        fields = Schema.of(schema).fields
+        if not any(question.listed for field in fields for question in questions(field, self.contract)):
+            return [self.prompt(schema, layout)]
         count = AUTO_ORDERS if self.permutations == "auto" else self.permutations
         return [self.prompt(schema, layout, order, count) for order in range(count)]
+
+    def first(self, schema: SchemaLike) -> list[Prompt]:
+        """The prompts of the first pass."""
+        return self.prompts(schema)[: AUTO_ROUNDS[0] if self.permutations == "auto" else None]
 
     def encode(self, schema: SchemaLike, context: str, layout: Layout | None = None) -> tuple[int, ...]:
         """Token ids of a text that fits into the window with every prompt of the schema; `UserError` for one that does not."""
@@ -153,6 +159,11 @@ class DecisionEngine:
         found = [field for field in schema.fields if scoring(field, self.contract) == "tournament"]
         if found and self.permutations == "auto":
             raise UserError(f"field {shorten(found[0].name)} is decided by a tournament: give --permutations a number.")
+        if found and isinstance(self.prior, Prior):
+            raise UserError(
+                f"field {shorten(found[0].name)} is decided by a tournament, for whose final no prior can be measured: "
+                f"use --prior content-free or none."
+            )
         return found
 
     def labels(self) -> dict[str, int]:
@@ -214,10 +225,9 @@ class DecisionEngine:
         spread: bool = False,
     ) -> Iterator[Scores]:
         """`score_many` over runs of texts that have a schema each: one stream, whose texts are counted through."""
-        if budget is None:
-            budget = CPU_BUDGET if self.forward.device.type == "cpu" else ACCELERATOR_BUDGET
+        budget = budget or self._budget()
         processes, own = (ranks.world(), ranks.rank()) if spread else (1, 0)
-        for batches in _rounds(self._batches(runs, budget), processes):
+        for batches in ranks.rounds(self._batches(runs, budget), processes):
             answer = self._answer(batches[own], coverage, trace is not None) if own < len(batches) else None
             answers = ranks.gather(answer) if spread else [answer]
             for given in answers[: len(batches)]:
@@ -229,6 +239,9 @@ class DecisionEngine:
                     for record in records:
                         trace(record)
                 yield from scores
+
+    def _budget(self) -> int:
+        return CPU_BUDGET if self.forward.device.type == "cpu" else ACCELERATOR_BUDGET
 
     def _batches(self, runs: Iterable[tuple[SchemaLike, Iterable[str]]], budget: int) -> Iterator[_Batch]:
         done = 0
@@ -242,7 +255,7 @@ class DecisionEngine:
         """Encoded texts in runs that fill a packed row of ``budget`` tokens, in order, at least one text a run; and whether a run
         is the only one.
         """
-        prompts = self.prompts(schema)[: AUTO_ROUNDS[0] if self.permutations == "auto" else None]
+        prompts = self.first(schema)
         tree = TokenTree()
         shared = len({prompt.plant(tree) for prompt in prompts})  # beginnings that a text stands behind
         roots = sum(len(segment.ids) for segment in tree.segments)
@@ -298,7 +311,7 @@ class DecisionEngine:
 
     def decision(self, schema: Schema, scores: Scores) -> Decision:
         """Scores of a text as an answer that names what was subtracted."""
-        return decision(schema, scores, [self._prior_name(field) for field in schema.fields])
+        return decision(schema, scores, [self.prior_name(field) for field in schema.fields])
 
     def session(self, context: str) -> ContextSession:
         """Hold a text, so that each further schema costs its questions alone (context-first layout)."""
@@ -346,6 +359,12 @@ class DecisionEngine:
         if tournaments:
             finals = [self._final(schema, orders) for orders in answers]
             asks = [(self.prompts(final_, layout), ids) for final_, ids in zip(finals, texts, strict=True)]
+            for asked, ids in asks:
+                if max(prompt.around for prompt in asked) + len(ids) > self.forward.max_length:
+                    raise UserError(
+                        f"field {shorten(tournaments[0].name)} has a final that does not fit into the model's window: "
+                        f"shorten the options' descriptions or the text."
+                    )
             last, _, records = self._run(asks, coverage, kept, "nothing", trace is not None)
             scores = [self._scores(schema, orders, won) for orders, won in zip(answers, last, strict=True)]
             if trace is not None:
@@ -398,7 +417,7 @@ class DecisionEngine:
                 answers = prompt.answers(rows, coverage)
                 found[-1].append([answer.less(prior) for answer, prior in zip(answers, priors, strict=True)])
                 if traced:
-                    for what in prompt.describe(priors):
+                    for what in prompt.describe(priors, coverage):
                         path = list(tree.path(tree.readouts[at].segment))
                         records.append({"context": number, "order": order, **what, "path_ids": path, "logits": logits[at].tolist()})
                         at += 1
@@ -447,21 +466,27 @@ class DecisionEngine:
 
     # ---- priors ----
 
-    def measure_prior(self, pairs: Sequence[tuple[SchemaLike, str]], size: int = 8) -> Prior:
+    def measure_prior(self, pairs: Iterable[tuple[SchemaLike, str]], budget: int | None = None) -> Prior:
         """Mean scores of every question over texts that need no labels, in all orders that the engine shows: labels' by their place
-        in the list, verbatim options' by option. ``size``: texts of one pass."""
+        in the list, verbatim options' by option. ``budget`` as in `score_many`."""
         found: dict[PriorKey, list[Tensor]] = {}
-        for start in range(0, len(pairs), size):
-            asks: list[Ask] = [(self.prompts(schema), self.encode(schema, text)) for schema, text in pairs[start : start + size]]
+        count = 0
+        runs = ((schema, [text for _, text in run]) for schema, run in groupby(pairs, key=lambda pair: Schema.of(pair[0])))
+        for batch in self._batches(runs, budget or self._budget()):
+            if tournaments := self._tournaments(batch.session.schema):
+                raise UserError(f"field {shorten(tournaments[0].name)} has a tournament, which no prior can be measured for.")
+            batch.session.run_shared()
+            prompts = self.prompts(batch.session.schema)
             with torch.no_grad():
-                answers, _, _ = self._run(asks, raw=True)
-            for (prompts, _), orders in zip(asks, answers, strict=True):
+                answers, _, _ = self._run([(prompts, ids) for ids in batch.texts], prefix=batch.session.prefix, raw=True)
+            count += len(batch.texts)
+            for orders in answers:
                 for prompt, order in zip(prompts, orders, strict=True):
                     for branch, answer in zip(prompt.branches, order, strict=True):
                         q = branch.question
                         places = _sorted(q.field) if q.verbatim else list(q.order)
                         found.setdefault(Prior.key(q.field, q.verbatim), []).append(answer.choice[places].float().cpu())
-        return Prior({key: tuple(torch.stack(rows).mean(0).tolist()) for key, rows in found.items()}, len(pairs))
+        return Prior({key: tuple(torch.stack(rows).mean(0).tolist()) for key, rows in found.items()}, count)
 
     def _prior_kind(self, verbatim: bool) -> PriorKind | Prior:
         if self.contract.prior.logits:
@@ -471,10 +496,13 @@ class DecisionEngine:
         untrained = not self.contract.labels
         return "content-free" if untrained and verbatim and self.contract.readout != "constrained" else "none"
 
-    def _prior_name(self, field: Field) -> str | None:
-        kind = self._prior_kind(scoring(field, self.contract) == "verbatim")
+    def prior_name(self, field: Field) -> str | None:
+        """What is subtracted from a field's scores, in words."""
+        asked = questions(field, self.contract)
+        kind = self._prior_kind(asked[0].verbatim)
         if isinstance(kind, Prior):
-            return f"mean over {kind.texts} texts"
+            known = any(Prior.key(q.field, q.verbatim) in kind.logits for q in asked)
+            return f"mean over {kind.texts} texts" if known else None
         return None if kind == "none" else kind
 
     def _priors(self, prompt: Prompt) -> list[Tensor | None]:
@@ -510,7 +538,7 @@ class SchemaSession:
     def __init__(self, engine: DecisionEngine, schema: SchemaLike) -> None:
         self.schema = Schema.of(schema)
         self._engine = engine
-        self._prefix: Prefix | None = None
+        self.prefix: Prefix | None = None
 
     def decide(self, context: str, *, coverage: bool = False) -> Decision:
         (scores,) = self.score([self._engine.encode(self.schema, context)], coverage)
@@ -518,12 +546,12 @@ class SchemaSession:
 
     def run_shared(self) -> None:
         """Run what the texts share by itself, unless that is done: then no text's numbers depend on which was the first."""
-        if self._prefix is None:
+        if self.prefix is None:
             tree = TokenTree()
-            for prompt in self._engine.prompts(self.schema):
+            for prompt in self._engine.first(self.schema):
                 prompt.plant(tree)
             with torch.inference_mode():
-                _, _, self._prefix = self._engine.forward.read(tree, keep=len(tree.segments))
+                _, _, self.prefix = self._engine.forward.read(tree, keep=len(tree.segments))
 
     def score(
         self, texts: Sequence[tuple[int, ...]], coverage: bool = False, trace: list[dict[str, Any]] | None = None
@@ -531,9 +559,9 @@ class SchemaSession:
         """Scores of texts from `DecisionEngine.encode` in one packed row; ``trace`` takes a record per read-out."""
         if self._engine.passes(self.schema):
             self.run_shared()
-        keep: Literal["nothing", "questions"] = "nothing" if self._prefix else "questions"
-        scores, kept = self._engine.ask(self.schema, texts, prefix=self._prefix, keep=keep, coverage=coverage, trace=trace)
-        self._prefix = self._prefix or kept
+        keep: Literal["nothing", "questions"] = "nothing" if self.prefix else "questions"
+        scores, kept = self._engine.ask(self.schema, texts, prefix=self.prefix, keep=keep, coverage=coverage, trace=trace)
+        self.prefix = self.prefix or kept
         return scores
 
 
@@ -543,14 +571,14 @@ class ContextSession:
     def __init__(self, engine: DecisionEngine, context: str) -> None:
         self.context = context
         self._engine = engine
-        self._prefix: Prefix | None = None
+        self.prefix: Prefix | None = None
 
     def decide(self, schema: SchemaLike, *, coverage: bool = False) -> Decision:
         schema = Schema.of(schema)
         ids = self._engine.encode(schema, self.context, "context-first")
-        keep: Literal["nothing", "texts"] = "nothing" if self._prefix else "texts"
-        (scores,), kept = self._engine.ask(schema, [ids], "context-first", prefix=self._prefix, keep=keep, coverage=coverage)
-        self._prefix = self._prefix or kept
+        keep: Literal["nothing", "texts"] = "nothing" if self.prefix else "texts"
+        (scores,), kept = self._engine.ask(schema, [ids], "context-first", prefix=self.prefix, keep=keep, coverage=coverage)
+        self.prefix = self.prefix or kept
         return self._engine.decision(schema, scores)
 
 
@@ -567,20 +595,3 @@ class _Batch:
     texts: list[tuple[int, ...]]
     first: int
     alone: bool
-
-
-def _rounds(batches: Iterable[_Batch], size: int) -> Iterator[list[_Batch]]:
-    """``size`` batches at a time; what stands before an error comes before it, as it does one by one."""
-    waiting: list[_Batch] = []
-    try:
-        for batch in batches:
-            waiting.append(batch)
-            if len(waiting) == size:
-                yield waiting
-                waiting = []
-    except UserError:
-        if waiting:
-            yield waiting
-        raise
-    if waiting:
-        yield waiting

@@ -16,7 +16,7 @@ from rlcd_lite.calibration import brier, ece
 from rlcd_lite.datasets import Dataset, Example
 from rlcd_lite.decision_table import CALIBRATION, TEST, DecisionRow, fit_temperatures, logit_matrix, select, signals
 from rlcd_lite.engine import DecisionEngine
-from rlcd_lite.orders import reordered, shuffled_order
+from rlcd_lite.orders import other_order, reordered
 from rlcd_lite.schema import Field, Schema
 
 
@@ -114,7 +114,4 @@ def _runs(examples: Sequence[Example]) -> Iterator[tuple[Schema, list[Example]]]
 
 def _order(field: Field, shuffle: random.Random | None) -> list[int]:
     """Option indices in the order shown; a shuffle is never the order of the schema, which would show no effect by luck."""
-    order = list(range(len(field.options)))
-    while shuffle is not None and order == sorted(order):
-        order = shuffled_order(field, shuffle)
-    return order
+    return list(range(len(field.options))) if shuffle is None else other_order(field, shuffle)

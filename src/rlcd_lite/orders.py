@@ -20,10 +20,10 @@ AUTO_ROUNDS = (2, 4, 8)  # orders that are known after each round
 
 @lru_cache(maxsize=1024)
 def orders(n: int, count: int, fixed: int = 0) -> tuple[tuple[int, ...], ...]:
-    """``count`` orders of n options, the given one first; the last ``fixed`` keep their place.
+    """``count`` orders of n options, the given one first; the last ``fixed`` keep their place. Fewer are the first of more.
 
-    Up to n: cyclic shifts, spread evenly, and so is every beginning of them. Beyond: the cyclic shifts of seeded shuffles as well.
-    Two options have two orders, which then repeat.
+    Up to n: cyclic shifts, of which every beginning is spread out. Beyond: the cyclic shifts of seeded shuffles as well. A count
+    that is a multiple of n has every option at every place equally often. Two options have two orders, which then repeat.
     """
     moving = n - fixed
     out: list[tuple[int, ...]] = []
@@ -32,21 +32,25 @@ def orders(n: int, count: int, fixed: int = 0) -> tuple[tuple[int, ...], ...]:
         base = list(range(moving))
         if block:
             random.Random(f"orders-{n}-{block}").shuffle(base)
-        wanted = min(moving, count - len(out))
-        shifts = sorted(range(wanted), key=_reversed_bits)
-        out += [tuple(base[s * moving // wanted :] + base[: s * moving // wanted]) for s in shifts]
+        out += [tuple(base[shift:] + base[:shift]) for shift in _spread(moving)]
         block += 1
     tail = tuple(range(moving, n))
-    return tuple(order + tail for order in out)
+    return tuple(order + tail for order in out[:count])
 
 
-def _reversed_bits(number: int) -> float:
-    """Van der Corput's sequence (1935): 0, 1/2, 1/4, 3/4, 1/8, … over the numbers 0, 1, 2, …"""
-    value, share = 0.0, 0.5
-    while number:
-        value += share * (number & 1)
-        number, share = number >> 1, share / 2
-    return value
+@lru_cache(maxsize=1024)
+def _spread(n: int) -> tuple[int, ...]:
+    """0, 1, …, n − 1 in the order of van der Corput's sequence (1935): 0, 1/2, 1/4, 3/4, 1/8, … of n."""
+    found: dict[int, None] = {}
+    number = 0
+    while len(found) < n:
+        value, share, rest = 0.0, 0.5, number
+        while rest:
+            value += share * (rest & 1)
+            rest, share = rest >> 1, share / 2
+        found.setdefault(int(value * n))
+        number += 1
+    return tuple(found)
 
 
 def settled(log_probs: Tensor, count: int) -> bool:
@@ -83,6 +87,15 @@ def shuffled_order(field: Field, dice: random.Random) -> list[int]:
     for part in parts:
         order += part
     return order + list(range(at, len(field.options)))
+
+
+def other_order(field: Field, dice: random.Random) -> list[int]:
+    """`shuffled_order`, drawn until it is another than the field's own; that one if there is no other."""
+    sizes = [group.size for group in field.hierarchy] or [len(field.options) - field.none_of_the_above]
+    own = order = list(range(len(field.options)))
+    while order == own and (len(sizes) > 1 or max(sizes) > 1):
+        order = shuffled_order(field, dice)
+    return order
 
 
 def reordered(field: Field, order: Sequence[int]) -> Field:

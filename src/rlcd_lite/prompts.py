@@ -167,21 +167,29 @@ class Prompt:
         """The answers to the questions over one text, from the logits of the read-outs that `grow` asked for."""
         out = []
         for branch in self.branches:
+            begin = next(logits) if coverage and branch.choice.forks_late else None
             rows, totals = zip(*islice(logits, len(branch.choice.reads)), strict=True)
             shown = branch.choice.scores(rows, totals)  # (K,) in the order shown
             found = [row for row, _ in islice(logits, branch.confidences)]
             stated = None
             if branch.question.stated:
                 stated = torch.stack([found[place] for place in branch.back]) if self.conditioned else found[0]
-            covered = float((rows[0].detach().logsumexp(-1) - totals[0].detach()).exp()) if coverage else None
+            covered = None
+            if coverage:
+                first, total = begin or (rows[0], totals[0])
+                assert total is not None
+                covered = float((first.detach().logsumexp(-1) - total.detach()).exp())
             out.append(Answer(shown[branch.back], stated, branch.grid, covered))
         return out
 
-    def describe(self, priors: Sequence[Tensor | None]) -> Iterator[dict[str, Any]]:
+    def describe(self, priors: Sequence[Tensor | None], coverage: bool = False) -> Iterator[dict[str, Any]]:
         """What each read-out of a text is about, in order, for a trace. A prior is in the order of the options shown."""
         for branch, prior in zip(self.branches, priors, strict=True):
             q, name = branch.question, branch.question.field.name
             shown = [q.field.options[i].value for i in q.order]
+            if coverage and branch.choice.forks_late:
+                begin = list(dict.fromkeys(tokens[0] for tokens in branch.choice.spelt))
+                yield {"field": name, "kind": "coverage", "label_ids": begin}
             for i, (_, tokens) in enumerate(branch.choice.reads):
                 labels = [self._encoder.tokenizer.decode([t]) for t in tokens] if q.verbatim else list(branch.choice.names)
                 what: dict[str, Any] = {"field": name, "kind": "choice"}

@@ -51,11 +51,16 @@ def scoring(field: Field, contract: Contract) -> Scoring:
 
 def questions(field: Field, contract: Contract, order: int = 0, count: int = 1) -> tuple[Question, ...]:
     """What the model is asked about a field in the first pass, in the ``order``-th of ``count`` orders of the options."""
-    if field.hierarchy and contract.confidence == "conditioned":
-        raise UserError(f"field {shorten(field.name)} has a hierarchy, which has no conditioned confidence: use independent.")
     how = scoring(field, contract)
-    if how == "tournament" and contract.options == "unlisted":
-        raise UserError(f"field {shorten(field.name)} has a tournament, which lists options: leave --options unlisted out.")
+    kind = "hierarchy" if field.hierarchy else "tournament" if how == "tournament" else None
+    for setting, value, why in (
+        ("options", "unlisted", "shows lists of options"),
+        ("confidence", "conditioned", "answers in parts, under which no confidence stands"),
+        ("grid", "per-field", "has lists of other lengths than the field"),
+    ):
+        if kind and getattr(contract, setting) == value and (kind, setting) != ("hierarchy", "options"):
+            flag = "confidence-grid" if setting == "grid" else setting
+            raise UserError(f"field {shorten(field.name)} has a {kind}, which {why}: leave --{flag} {value} out.")
     verbatim = how == "verbatim"
     listed = contract.options == "listed" or (contract.options == "auto" and not verbatim)
     parts = heats(field) if how == "tournament" else _parts(field)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -123,6 +123,23 @@ def leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def rounds(batches: Iterable[T], size: int) -> Iterator[list[T]]:
+    """``size`` batches at a time; what stands before an error comes before it, as it does one by one."""
+    waiting: list[T] = []
+    try:
+        for batch in batches:
+            waiting.append(batch)
+            if len(waiting) == size:
+                yield waiting
+                waiting = []
+    except UserError:
+        if waiting:
+            yield waiting
+        raise
+    if waiting:
+        yield waiting
 
 
 @contextmanager

@@ -304,13 +304,15 @@ def _note(result: Mapping[str, Any]) -> str:
             f"option-order sensitivity: mean TV {interval(order['total_variation'])}, flip rate {interval(order['flip_rate'])} "
             f"(k = {order['shuffles']}, n = {order['contexts']})"
         )
-    if scope := result.get("scope"):
+    for field, scope in (result.get("scope") or {}).items():
+        if scope is None:  # of one kind alone
+            continue
         told = ", ".join(
             f"{name} AUROC {interval(score['auroc'])}, false alarm at 90 % recall {number(score['false_alarm_at_90_recall'])}"
             for name, score in scope["scores"].items()
         )
         parts.append(
-            f"out of scope ({scope['out_of_scope']} of {scope['contexts']}): {told}; ECE of none of the above "
+            f"{field} out of scope ({scope['out_of_scope']} of {scope['contexts']}): {told}; ECE of none of the above "
             f"{number(scope['raw']['ece'])}, by Platt scaling {number(scope['platt']['ece'])}"
         )
     if bayes := result.get("bayes"):

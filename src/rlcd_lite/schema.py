@@ -99,8 +99,8 @@ class Field:
             check_choice(self.scoring, Scoring, f"the scoring of {where}")
         if (self.hierarchy or self.none_of_the_above) and self.type != "choice":
             raise UserError(f"{where} is a {self.type}: only a choice has a hierarchy or none_of_the_above.")
-        if self.none_of_the_above != (NONE_OF_THE_ABOVE in values) or (self.none_of_the_above and values[-1] != NONE_OF_THE_ABOVE):
-            raise UserError(f'{where} has the option {NONE_OF_THE_ABOVE!r}: write "none_of_the_above": true instead.')
+        if self.none_of_the_above and values[-1] != NONE_OF_THE_ABOVE:
+            raise UserError(f"{where} with none_of_the_above ends in {shorten(values[-1])}: end it in {NONE_OF_THE_ABOVE!r}.")
         self._check_hierarchy(where)
 
     def _check_hierarchy(self, where: str) -> None:

@@ -22,6 +22,7 @@ Permutations = int | Literal["auto"]
 
 DEFAULT_LAYOUT: Layout = "schema-first"  # measured: docs/architecture.md
 
+MAX_ORDERS = 32  # of a list, in one pass
 LISTED = 26  # options that one list may show: `auto` scores longer ones verbatim, `tournament` cuts them into several
 
 # goes up with any change of the words in `prompts`: outputs, adapters, priors and calibrators belong to one version

@@ -119,7 +119,7 @@ def scope_summary(rows: Sequence[DecisionRow], field: str, *, resamples: int = 1
         return None
     examples = [row.example for row in test]
     draws = {"resamples": resamples, "seed": seed}
-    found: dict[str, Any] = {"field": field, "contexts": len(test), "out_of_scope": int(out.sum()), "scores": {}}
+    found: dict[str, Any] = {"contexts": len(test), "out_of_scope": int(out.sum()), "scores": {}}
     for name, score in scope.scores(test).items():
         found["scores"][name] = {
             "auroc": _interval(bootstrap(_auroc(score, out), examples, **draws)),

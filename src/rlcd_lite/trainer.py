@@ -44,7 +44,7 @@ from rlcd_lite.objectives import (
     sampled_loss,
     supervised_loss,
 )
-from rlcd_lite.orders import shuffled
+from rlcd_lite.orders import other_order, reordered, shuffled
 from rlcd_lite.questions import scoring
 from rlcd_lite.recipe import PRIOR_CONTEXTS, Recipe
 from rlcd_lite.schema import Field, Schema
@@ -381,7 +381,8 @@ class Trainer:
 
     def _twin(self, step: int, shown: Shown) -> Schema:
         """The same example's options in another random order."""
-        return shuffled(shown.schema, random.Random(_seed("twin", self.recipe.seed, step, shown.place)))
+        dice = random.Random(_seed("twin", self.recipe.seed, step, shown.place))
+        return Schema(tuple(reordered(f, other_order(f, dice)) for f in shown.schema.fields))
 
     def measure_prior(self) -> Prior:
         """The mean scores of every question over unlabelled training texts."""
@@ -399,7 +400,7 @@ class Trainer:
                 schema = shuffled(schema, random.Random(_seed("options", self.recipe.seed, 0, number)))
             pairs.append((schema, example.context))
         with self.accelerator.autocast():
-            return self.engine.measure_prior(pairs, self.recipe.micro_batch or self.recipe.batch)
+            return self.engine.measure_prior(pairs)
 
 
 @lru_cache(maxsize=2)

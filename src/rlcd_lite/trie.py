@@ -42,6 +42,11 @@ class Trie:
     readout: Readout | None
 
     @property
+    def forks_late(self) -> bool:
+        """Whether nothing is read where the options begin, because all begin alike."""
+        return self.reads[0][0] != ()
+
+    @property
     def depth(self) -> int:
         """Tokens of the longest way to a read-out."""
         return max(len(path) for path, _ in self.reads)
@@ -52,7 +57,9 @@ class Trie:
         return len({path[:i] for path, _ in self.reads for i in range(1, len(path) + 1)})
 
     def grow(self, tree: TokenTree, segment: int, coverage: bool) -> None:
-        """Ask for all that is read, behind ``segment``; the first read-out tells the coverage."""
+        """Ask for all that is read, behind ``segment``; with ``coverage`` the first read-out is of the first tokens."""
+        if coverage and self.forks_late:
+            tree.read(segment, tuple(dict.fromkeys(tokens[0] for tokens in self.spelt)), total=True)
         for i, (path, tokens) in enumerate(self.reads):
             total = self.readout in ("sum", "mean") or (coverage and i == 0)
             tree.read(follow(tree, segment, path), tokens, total)

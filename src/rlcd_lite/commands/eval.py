@@ -175,9 +175,9 @@ class Eval:
             result["contract"] = replace(self.model, adapter=_adapter(arm)).contract().settings() | self.ask.settings()
             result |= summarise(rows, resamples=self.resamples, seed=self.seed)
             result["order"] = order_summary(rows, resamples=self.resamples, seed=self.seed)
-            for f in sets[name][1][0].schema.fields:
-                if f.none_of_the_above:
-                    result["scope"] = scope_summary(rows, f.name, **draws)
+            schema = sets[name][1][0].schema
+            if declared := [f.name for f in schema.fields if f.none_of_the_above]:
+                result["scope"] = {field: scope_summary(rows, field, **draws) for field in declared}
             if name == synthetic.NAME:
                 result["violations"] = violation_summary(rows, synthetic.SCHEMA, synthetic.RULE)
             results.append(result)

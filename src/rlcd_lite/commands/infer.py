@@ -144,9 +144,9 @@ class Infer:
                 return
         engine = self._engine()
         if self.ask.prior == "contexts":
-            first = islice(_GoodRows(path, self.text_column, engine, schema, say=False).texts(lambda: None), CONTEXTS)
+            first = islice(GoodRows(path, self.text_column, engine, schema, say=False).texts(lambda: None), CONTEXTS)
             engine.prior = engine.measure_prior([(schema, text) for text in first])
-        rows = _GoodRows(path, self.text_column, engine, schema, done=writer.last_line if writer else 0)
+        rows = GoodRows(path, self.text_column, engine, schema, done=writer.last_line if writer else 0)
         with ExitStack() as stack:
             trace = stack.enter_context(self._tracing(engine, rows.line_of))
             advance = stack.enter_context(progress(facts.rows, f"deciding {path.name}"))
@@ -201,7 +201,7 @@ class Infer:
         scratch.replace(self.trace)
 
 
-class _GoodRows:
+class GoodRows:
     """The rows of a file that hold a text; the others are reported, counted and left out.
 
     Rows are handed out by `texts` ahead of their decisions, so they wait in a queue until `take` fetches them.

@@ -15,6 +15,7 @@ from rlcd_lite.errors import UserError
 from rlcd_lite.priors import read_prior
 from rlcd_lite.settings import (
     DEFAULT_MODEL,
+    MAX_ORDERS,
     PROMPT_VERSIONS,
     Attention,
     Confidence,
@@ -129,8 +130,8 @@ class AskFlags:
 
     def check(self) -> None:
         """`UserError` for a number of orders that is none."""
-        if self.permutations != "auto" and self.permutations < 1:
-            raise UserError(f"--permutations is {self.permutations}: use 1 or more, or auto.")
+        if self.permutations != "auto" and not 1 <= self.permutations <= MAX_ORDERS:
+            raise UserError(f"--permutations is {self.permutations}: use 1 to {MAX_ORDERS}, or auto.")
 
     def read(self, model: ModelFlags) -> PriorKind | Prior | None:
         """The prior that the engine is built with; ``contexts`` is measured when the texts are there."""

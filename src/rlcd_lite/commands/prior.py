@@ -10,12 +10,14 @@ from typing import Annotated
 
 import tyro
 
+from rlcd_lite import ranks
+from rlcd_lite.commands.infer import GoodRows
 from rlcd_lite.commands.model_flags import ModelFlags
 from rlcd_lite.datasets import load
 from rlcd_lite.errors import UserError
 from rlcd_lite.outputs import check_writable
 from rlcd_lite.priors import CONTEXTS, write_prior
-from rlcd_lite.rows import SUFFIXES, inspect, read_rows
+from rlcd_lite.rows import SUFFIXES, inspect
 from rlcd_lite.schema import Schema
 from rlcd_lite.settings import Permutations
 
@@ -53,31 +55,35 @@ class Prior:
         if self.output.exists() and not self.overwrite:
             raise UserError(f"output {str(self.output)!r} exists: replace it with --overwrite.")
         check_writable(self.output, "output")
-        pairs = self._pairs()
-        engine = self.model.load(prior=None if self.model.contract().prior.logits else "none", permutations=self.permutations)
-        prior = engine.measure_prior(pairs)
-        write_prior(self.output, prior, self.model.made_by())
-        print(f"{self.output}: {len(prior.logits)} questions over {len(pairs)} texts.", file=sys.stderr)
-
-    def _pairs(self) -> list[tuple[Schema, str]]:
+        if self.model.contract().prior.logits:
+            raise UserError(f"model {self.model.model!r} was trained with a prior of its own: it takes no other.")
         if (self.input is None) == (self.dataset is None):
             raise UserError("the texts are needed once: give --input with --schema, or --dataset.")
-        if self.dataset is not None:
-            if Path(self.dataset).suffix in SUFFIXES or self.schema is not None:
-                raise UserError("--dataset names a set of its own schema: give a file with --input and --schema.")
-            n = self.n if self.dataset == "synthetic" else None
-            examples = load(self.dataset, "calibration", n, data_dir=self.data_dir).examples[: self.n]
-            return [(e.schema, e.context) for e in examples]
-        assert self.input is not None
+        pairs = self._examples() if self.dataset is not None else None
+        schema = self._schema() if pairs is None else None
+        engine = self.model.load(prior="none", permutations=self.permutations)
+        if pairs is None:
+            assert self.input is not None
+            assert schema is not None
+            inspect(self.input)
+            good = GoodRows(self.input, self.text_column, engine, schema)
+            pairs = [(schema, text) for text in islice(good.texts(lambda: None), self.n)]
+            if not pairs:
+                raise UserError(f"no row of {str(self.input)!r} can be read ({good.first_problem}): mend the file or the flags.")
+        prior = engine.measure_prior(pairs)
+        if ranks.is_main():
+            write_prior(self.output, prior, self.model.made_by())
+            print(f"{self.output}: {len(prior.logits)} questions over {prior.texts} texts.", file=sys.stderr)
+
+    def _schema(self) -> Schema:
         if self.schema is None:
             raise UserError("--input needs the schema that will be decided: give it with --schema.")
-        inspect(self.input)
-        schema = Schema.from_file(self.schema)
-        texts = [row.values[self.text_column] for row in islice(read_rows(self.input), self.n) if self._good(row.values)]
-        if not texts:
-            raise UserError(f"no row of {str(self.input)!r} has a text under {self.text_column!r}: mend the file or --text-column.")
-        return [(schema, text) for text in texts]
+        return Schema.from_file(self.schema)
 
-    def _good(self, values: dict[str, object]) -> bool:
-        text = values.get(self.text_column)
-        return isinstance(text, str) and bool(text.strip())
+    def _examples(self) -> list[tuple[Schema, str]]:
+        dataset = self.dataset or ""
+        if Path(dataset).suffix in SUFFIXES or self.schema is not None:
+            raise UserError("--dataset names a set of its own schema: give a file with --input and --schema.")
+        n = self.n if dataset == "synthetic" else None
+        examples = load(dataset, "calibration", n, data_dir=self.data_dir).examples[: self.n]
+        return [(e.schema, e.context) for e in examples]
