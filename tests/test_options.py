@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rlcd_lite.contract import Contract, Prior
 from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.errors import UserError
 from rlcd_lite.models import LoadedModel
-from rlcd_lite.orders import AUTO_ORDERS, orders, reordered, settled, shuffled_order
+from rlcd_lite.orders import AUTO_ORDERS, orders, other_order, reordered, settled, shuffled_order
 from rlcd_lite.priors import CONTENT_FREE, read_prior, write_prior
 from rlcd_lite.questions import fold_tournament, heats
 from rlcd_lite.schema import NONE_OF_THE_ABOVE, Field, Option, Schema
@@ -197,15 +198,26 @@ def test_labels_and_verbatim_agree_where_they_must(tokenizer) -> None:
         assert answer.probabilities == pytest.approx((expected / expected.sum()).tolist(), abs=1e-5)
 
 
-def test_coverage_is_the_mass_of_first_tokens(tokenizer) -> None:
-    engine = build(tokenizer, scoring="verbatim", readout="constrained")
-    prompt = engine.prompt(INTENT)
-    tree = prompt.tree([prompt.encode(TEXTS[0])])
-    first = tree.readouts[0]
+@pytest.mark.parametrize("readout", READOUTS)
+@pytest.mark.parametrize("options", [OPTIONS, ["card arrival", "card lost", "card lost abroad"]])
+def test_coverage_is_the_mass_of_first_tokens(tokenizer, readout: str, options: list[str]) -> None:
+    """Also where all options begin alike, and the trace says what was read for it."""
+    schema = {"fields": [{"name": "intent", "type": "choice", "options": options}]}
+    engine = build(tokenizer, scoring="verbatim", readout=readout, prior="none")
+    (branch,) = engine.prompt(schema).branches
+    records: list[dict] = []
+    (decision,) = engine.decide_many(schema, TEXTS[:1], coverage=True, trace=records.append)
+    first = sorted({tokens[0] for tokens in branch.choice.spelt})
+    start = next(r["path_ids"] for r in records if r["kind"] == ("coverage" if branch.choice.forks_late else "choice"))
     with torch.inference_mode():
-        everything = engine.forward.reference(tree.path(first.segment), range(len(tokenizer))).softmax(-1)
-    covered = engine.decide(INTENT, TEXTS[0], coverage=True)["intent"].coverage
-    assert covered == pytest.approx(float(everything[list(first.label_ids)].sum()), abs=1e-6)
+        everything = engine.forward.reference(start, range(len(tokenizer))).softmax(-1)
+    assert decision["intent"].coverage == pytest.approx(float(everything[first].sum()), abs=1e-6)
+    plain = engine.decide(schema, TEXTS[0])["intent"]
+    assert plain.probabilities == pytest.approx(decision["intent"].probabilities, abs=1e-6)
+    for record in records:
+        with torch.inference_mode():
+            logits = engine.model(torch.tensor([record["path_ids"]])).logits[0, -1, record["label_ids"]]
+        assert torch.allclose(logits, torch.tensor(record["logits"]), atol=1e-4)
 
 
 def test_a_field_has_its_own_scoring(tokenizer) -> None:
@@ -235,6 +247,7 @@ def test_orders_are_permutations_and_cyclic_shifts_are_balanced(n: int, count: i
     moving = n - fixed
     if count <= moving:
         assert len(set(found)) == count
+    assert orders(n, count + 3, fixed)[:count] == found
     if count % moving == 0:  # every option is at every place equally often
         places = Counter((option, place) for order in found for place, option in enumerate(order[:moving]))
         assert set(places.values()) == {count // moving}
@@ -414,6 +427,19 @@ def test_the_content_free_prior_is_the_answer_to_nothing(tokenizer, scoring: str
     assert "prior" not in raw.decide(INTENT, "x y")["intent"].to_dict()
 
 
+def test_a_prior_is_measured_in_rows_of_the_budget_and_named_where_it_is(tokenizer) -> None:
+    engine = build(tokenizer, prior="none", permutations=4)
+    rows: list[int] = []
+    engine.model.get_input_embeddings().register_forward_hook(lambda module, args, output: rows.append(output.shape[1]))
+    pairs = [(INTENT, f"ticket {i}") for i in range(18)]
+    engine.measure_prior(pairs)
+    assert max(rows[1:]) <= 512 < sum(rows[1:])  # the first is what all texts share
+    trained = build(tokenizer, labels=engine.labels())
+    trained.contract = replace(trained.contract, prior=Prior({("intent", 8): (0.5,) * 8}, 64))
+    decision = trained.decide(INTENT, "x")
+    assert [field.prior for field in decision.fields] == ["mean over 64 texts", None]
+
+
 def test_a_prior_is_kept_and_refused_for_others(tokenizer, tmp_path: Path) -> None:
     path, made_by = tmp_path / "prior.json", {"model": "m", "scoring": "verbatim"}
     prior = build(tokenizer, scoring="verbatim", prior="none").measure_prior([(INTENT, text) for text in TEXTS])
@@ -549,6 +575,24 @@ def test_none_of_the_above_is_an_option_that_stays_last(tokenizer) -> None:
     assert sum(engine.decide(schema, "x")["intent"].probabilities) == pytest.approx(1.0)
 
 
+def test_a_field_without_another_order_is_shown_in_its_own() -> None:
+    for more in ({"options": ["a"]}, {"hierarchy": {"g": ["a"]}}):
+        (field,) = Schema.of({"fields": [{"name": "f", "type": "choice", "none_of_the_above": True} | more]}).fields
+        assert other_order(field, random.Random(0)) == [0, 1]
+    (field,) = Schema.of({"fields": [{"name": "f", "type": "bool"}]}).fields
+    assert all(other_order(field, random.Random(seed)) == [1, 0] for seed in range(20))
+
+
+def test_an_option_may_be_called_none_of_the_above() -> None:
+    for source in (
+        {"properties": {"f": {"enum": ["a", NONE_OF_THE_ABOVE]}}},
+        {"properties": {"f": {"enum": [NONE_OF_THE_ABOVE, "b"]}}},
+    ):
+        (field,) = Schema.of(source).fields
+        assert not field.none_of_the_above
+        assert Schema.of(Schema((field,)).to_dict()).fields == (field,)
+
+
 def test_a_hierarchy_in_another_order_keeps_its_groups_together() -> None:
     (field,) = Schema.of({"fields": [{"name": "f", "type": "choice", "hierarchy": GROUPS, "none_of_the_above": True}]}).fields
     for seed in range(20):
@@ -583,12 +627,20 @@ def test_a_mistake_in_a_field_is_one_sentence(more: dict, words: str) -> None:
 
 def test_what_can_not_be_asked_is_refused(tokenizer) -> None:
     grouped = {"fields": [{"name": "intent", "type": "choice", "hierarchy": GROUPS}]}
-    with pytest.raises(UserError, match="a hierarchy, which answers in parts"):
-        build(tokenizer, confidence="conditioned").decide(grouped, "x")
     many = {"fields": [{"name": "intent", "type": "choice", "options": MANY}]}
     with pytest.raises(UserError, match="give --permutations a number"):
         build(tokenizer, scoring="tournament", permutations="auto").decide(many, "x")
-    with pytest.raises(UserError, match="leave --options unlisted out"):
-        build(tokenizer, scoring="tournament", options="unlisted").decide(many, "x")
+    for name, value in (("options", "unlisted"), ("confidence", "conditioned"), ("grid", "per-field")):
+        with pytest.raises(UserError, match=f"has a tournament, which .*: leave --(confidence-)?{name} {value} out"):
+            build(tokenizer, scoring="tournament", **{name: value}).decide(many, "x")
+        if name != "options":  # verbatim options of a group are not listed either
+            with pytest.raises(UserError, match="has a hierarchy"):
+                build(tokenizer, **{name: value}).decide(grouped, "x")
+    with pytest.raises(UserError, match="no prior can be measured"):
+        build(tokenizer, scoring="tournament").measure_prior([(many, "x")])
+    with pytest.raises(UserError, match="no prior can be measured"):
+        build(tokenizer, scoring="tournament", prior=Prior({("intent", 3): (0.0, 0.0, 0.0)}, 1)).decide(many, "x")
+    with pytest.raises(UserError, match="use 1 to 32, or auto"):
+        build(tokenizer, permutations=33)
     with pytest.raises(UserError, match="permutations are 0"):
         build(tokenizer, permutations=0)

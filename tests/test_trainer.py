@@ -315,6 +315,12 @@ def test_a_model_trained_on_order_owes_less_to_it(make: Callable[..., Trainer]) 
     """The divergence between two orders falls, and further than without the term."""
     recipe = replace(QUICK, steps=30, objective="sft-ce", warmup_steps=0, lr=1e-2, eval_every=0, shuffle_options=True)
     plain, trained = (run(make(replace(recipe, w_order=w), f"run-{w}")) for w in (0.0, 3.0))
+    for shown in trained.batch(1):
+        twin = trained._twin(1, shown)
+        assert all(
+            a.options != b.options and set(a.options) == set(b.options)
+            for a, b in zip(shown.schema.fields, twin.fields, strict=True)
+        )
     first, last = (sum(row["order_kl"] for row in rows) / 5 for rows in (trained.metrics.rows[:5], trained.metrics.rows[-5:]))
     assert last < first
     assert all(row["order_kl"] is None for row in plain.metrics.rows)
