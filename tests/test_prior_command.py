@@ -22,9 +22,6 @@ def call(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     Path("schema.json").write_text(json.dumps(TRIAGE))
     rows = [{"text": f"ticket {i} about the {'login' if i % 2 else 'bill'}"} for i in range(6)]
     rows += [{"text": " "}, {"text": "word " * 3000}]
-        {"text": " "},
-        {"text": "word " * 3000},
-    ]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(command: str, *args: str) -> tuple[int, str, str]:
