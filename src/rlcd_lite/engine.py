@@ -26,7 +26,7 @@ from rlcd_lite.forward import Forward, Prefix
 from rlcd_lite.models import LoadedModel, load_model
 from rlcd_lite.orders import AUTO_ORDERS, AUTO_ROUNDS, settled
 from rlcd_lite.packing import TokenTree
-from rlcd_lite.priors import CONTENT_FREE
+from rlcd_lite.priors import CONTENT_FREE, default_kind
 from rlcd_lite.prompts import Answer, Prompt
 from rlcd_lite.questions import final, fold, fold_tournament, questions, scoring
 from rlcd_lite.schema import Decision, Field, Schema
@@ -493,8 +493,7 @@ class DecisionEngine:
             return self.contract.prior
         if self.prior is not None:
             return self.prior
-        untrained = not self.contract.labels
-        return "content-free" if untrained and verbatim and self.contract.readout != "constrained" else "none"
+        return default_kind(self.contract, verbatim)
 
     def prior_name(self, field: Field) -> str | None:
         """What is subtracted from a field's scores, in words."""

@@ -13,12 +13,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlcd_lite.contract import Prior
+from rlcd_lite.contract import Contract, Prior
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.settings import PriorKind
 
 CONTENT_FREE = "N/A"  # Zhao et al. (2021); the text that says nothing
 CONTEXTS = 400  # texts that a prior is measured on, if so many are there
 _VERSION = 1
+
+
+def default_kind(contract: Contract, verbatim: bool) -> PriorKind:
+    """What is subtracted if nobody says: content-free scores, from verbatim sums and means of a model that was not trained."""
+    untrained = not contract.labels
+    return "content-free" if untrained and verbatim and contract.readout != "constrained" else "none"
 
 
 def write_prior(path: Path, prior: Prior, made_by: Mapping[str, Any]) -> None:

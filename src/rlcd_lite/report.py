@@ -86,7 +86,7 @@ def _difference(found: Mapping[str, Any]) -> str:
 
 def _asked(contract: Mapping[str, str]) -> str:
     asked = f"layout {contract['layout']}, {contract['confidence']} confidence (grid {contract['confidence_grid']})"
-    more = {"scoring": "labels", "permutations": 1, "prior": None}  # as it was before there was a choice
+    more = {"scoring": "labels", "permutations": 1, "prior": "none"}  # as it was before there was a choice
     return asked + "".join(f", {name} {contract[name]}" for name, usual in more.items() if contract.get(name, usual) != usual)
 
 

@@ -21,7 +21,7 @@ from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.datasets import SETS, Dataset, load, synthetic
 from rlcd_lite.errors import UserError, shorten
-from rlcd_lite.priors import CONTEXTS
+from rlcd_lite.priors import CONTEXTS, default_kind
 from rlcd_lite.rows import SUFFIXES
 from rlcd_lite.schema import Schema
 
@@ -176,6 +176,8 @@ class Eval:
             result |= summarise(rows, resamples=self.resamples, seed=self.seed)
             result["order"] = order_summary(rows, resamples=self.resamples, seed=self.seed)
             schema = sets[name][1][0].schema
+            if self.ask.prior is None:
+                result["contract"]["prior"] = self._prior(arm, schema)
             if declared := [f.name for f in schema.fields if f.none_of_the_above]:
                 result["scope"] = {field: scope_summary(rows, field, **draws) for field in declared}
             if name == synthetic.NAME:
@@ -198,6 +200,15 @@ class Eval:
             "results": results,
             "comparisons": comparisons,
         }
+
+    def _prior(self, arm: str, schema: Schema) -> str:
+        """What is subtracted from scores where no flag says it."""
+        from rlcd_lite.questions import scoring
+
+        contract = replace(self.model, adapter=_adapter(arm)).contract()
+        if contract.prior.logits:
+            return "trained"
+        return default_kind(contract, any(scoring(field, contract) == "verbatim" for field in schema.fields))
 
 
 def dataset_names(text: str) -> list[str]:
