@@ -226,7 +226,7 @@ def options_scope(_: str) -> str:
 
 def options_trained(_: str) -> str:
     """banking77 before and after training; from results/options."""
-    lines = ["| model | accuracy | signal | ECE | AURC | Brier |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| run | accuracy | signal | ECE | AURC | Brier |", "| --- | --- | --- | --- | --- | --- |"]
     for path in sorted((ROOT / "results/options").glob("trained-*/eval.json")):
         for result in read_eval(path)["results"]:
             for name, s in result["signals"].items():
