@@ -96,8 +96,8 @@ def follow(tree: TokenTree, segment: int, tokens: Sequence[int]) -> int:
 
 
 def in_words(texts: Sequence[str]) -> list[str]:
-    """Identifiers as words, ``card_arrival`` as ``card arrival``, which a language model has seen more of (measured in
-    docs/options.md); as they are where two texts would become one."""
+    """Identifiers as words, ``card_arrival`` as ``card arrival``, which a language model has seen more of; as they are where two
+    texts would become one."""
     words = [text if " " in text else text.replace("_", " ").strip() or text for text in texts]
     return words if len(set(words)) == len(words) else list(texts)
 
