@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from scipy.stats import beta
 
 from rlcd_lite.errors import UserError
-from rlcd_lite.selective import at_gates, augrc, aurc, clopper_pearson, e_aurc, risk_coverage
+from rlcd_lite.selective import (
+    at_gates,
+    augrc,
+    aurc,
+    certify,
+    clopper_pearson,
+    e_aurc,
+    risk_coverage,
+    threshold_grid,
+)
 
 unhurried = settings(deadline=None)  # a busy machine is no failure
 AREAS = [aurc, e_aurc, augrc]
@@ -178,3 +187,71 @@ def test_bad_counts_are_refused():
 def test_bad_rows_are_refused(area, confidence, correct, words):
     with pytest.raises(UserError, match=words):
         area(confidence, correct)
+
+
+# ---- certificates ----
+
+
+def certified(rng, n, accuracy=lambda c: c, **kwargs):
+    confidence = rng.uniform(0.5, 1, n)
+    correct = (rng.random(n) < accuracy(confidence)).astype(int)
+    return certify(confidence, correct, np.linspace(0.5, 0.975, 20), **kwargs)
+
+
+def test_a_certificate_is_broken_as_rarely_as_it_says():
+    """A calibrated uniform confidence on (½, 1): the risk above t is (1 - t) / 2, so 0.1 is met from t = 0.8 on."""
+    rng = np.random.default_rng(0)
+    found = [certified(rng, 500, max_risk=0.1, delta=0.2) for _ in range(400)]
+    certain = [c for c in found if c.threshold is not None]
+    assert len(certain) > 300  # it is not kept by refusing
+    assert np.mean([c.threshold < 0.8 - 1e-9 for c in certain]) <= 0.2
+    assert all(c.coverage == c.automated / 500 and c.errors / c.automated < 0.1 for c in certain)
+
+
+def test_a_risk_just_above_the_promise_is_certified_with_probability_delta_at_most():
+    rng = np.random.default_rng(1)
+    found = [certified(rng, 300, lambda c: np.full(len(c), 0.899), max_risk=0.1, delta=0.1) for _ in range(400)]
+    assert 0 < np.mean([c.threshold is not None for c in found]) <= 0.1 + 2 * np.sqrt(0.09 / 400)
+
+
+def test_the_lowest_threshold_before_the_first_failure_is_taken():
+    """Perfect from 0.9 on, half of 0.7 wrong, 0.5 perfect again: what lies behind a failure is not reached."""
+    confidence = [0.5] * 400 + [0.7] * 100 + [0.9] * 100
+    found = certify(confidence, [1] * 400 + [0, 1] * 50 + [1] * 100, [0.5] * 12 + [0.7] * 4 + [0.9] * 4, 0.1)
+    assert (found.threshold, found.automated, found.errors, found.coverage) == (0.9, 100, 0, 1 / 6)
+    assert certify(confidence, [1] * 600, [0.5] * 12 + [0.7] * 4 + [0.9] * 4, 0.1).threshold == 0.5
+
+
+def test_a_few_rows_of_the_highest_confidence_stop_nothing():
+    """Among the 5 % most confident of 100 rows one is wrong: too few rows to begin with."""
+    confidence = np.repeat([0.5, 0.99], [95, 5])
+    correct = [1] * 99 + [0]
+    assert certify(confidence, correct, threshold_grid(confidence), 0.1).threshold == 0.5
+
+
+def test_what_cannot_be_certified_says_how_many_rows_it_takes():
+    short = certify([0.9] * 20, [1] * 20, [0.5] * 20, 0.05, 0.1)
+    assert (short.threshold, short.automated) == (None, 0)
+    n = 20 + short.more_rows
+    assert 0.95**n <= 0.1 < 0.95 ** (n - 3)  # rows without an error
+    assert certify([0.9] * n, [1] * n, [0.5] * 20, 0.05, 0.1).threshold == 0.5
+    assert certify([0.9] * 20, [0, 1] * 10, [0.5] * 20, 0.05).more_rows is None  # half of them wrong: no number would do
+
+
+def test_row_order_changes_no_certificate():
+    rng = np.random.default_rng(2)
+    confidence, correct = rng.uniform(0, 1, 100), rng.integers(0, 2, 100)
+    order = rng.permutation(100)
+    grid = threshold_grid(confidence)
+    assert certify(confidence, correct, grid, 0.4) == certify(confidence[order], correct[order], grid, 0.4)
+
+
+def test_the_grid_holds_the_lower_quantiles():
+    assert threshold_grid(np.arange(101) / 100, 4) == (0.0, 0.25, 0.5, 0.75)
+    assert threshold_grid([0.7] * 9, 3) == (0.7, 0.7, 0.7)
+
+
+@pytest.mark.parametrize(("settings", "words"), [({"max_risk": 0}, "max_risk is 0"), ({"max_risk": 0.1, "delta": 1}, "delta is 1")])
+def test_bad_promises_are_refused(settings, words):
+    with pytest.raises(UserError, match=words):
+        certify([0.5], [1], [0.5], **settings)

@@ -43,6 +43,7 @@ ORDER = [
     "calibration",
     "calibrators",
     "selective",
+    "conformal",
     "resample",
     "consistency",
     "decision_table",

@@ -1,4 +1,4 @@
-"""Does a confidence tell right from wrong? What is gained by answering only when it's high.
+"""Does a confidence tell right from wrong? What is gained by answering only when it's high, and what can be promised of that.
 
 The same arrays and the same ``weight`` as in `rlcd_lite.calibration`. Only the order of the confidences matters here, not their
 values, except at a gate. Rows of equal confidence have no order: each area is its expectation over a random one, in closed
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 from rlcd_lite.calibration import Floats, Ints, Numbers, Tally, tally, unit_interval
 from rlcd_lite.errors import UserError
@@ -118,13 +118,101 @@ def at_gates(confidence: npt.ArrayLike, correct: npt.ArrayLike, gates: Sequence[
     t = tally(confidence, correct)
     found = []
     for gate in unit_interval(gates, "gate").tolist():
-        passes = t.confidence >= gate - GATE_TOLERANCE
+        passes = passed(t.confidence, gate)
         count, hits, total = int(t.count[passes].sum()), int(t.hits[passes].sum()), int(t.total)
         accuracy = hits / count if count else float("nan")
         found.append(
             Gate(gate, count, count / total, clopper_pearson(count, total, level), accuracy, clopper_pearson(hits, count, level))
         )
     return tuple(found)
+
+
+def passed(confidence: npt.ArrayLike, gate: float) -> npt.NDArray[np.bool_]:
+    """Whether each confidence (n,) is at least the gate, less `GATE_TOLERANCE`."""
+    return np.asarray(confidence, dtype=np.float64) >= gate - GATE_TOLERANCE
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What n held-out rows prove about automating every decision whose confidence is at least ``threshold``.
+
+    With probability at least 1 - ``delta`` over the draw of those rows, at most a share ``max_risk`` of the automated decisions is
+    wrong, in the long run. ``threshold`` is None where no threshold can be certified; ``more_rows`` then says about how many rows
+    beyond the n would do if error rates stay as they are, None if no number would. ``automated`` and ``errors``: of the n rows.
+    """
+
+    threshold: float | None
+    max_risk: float
+    delta: float
+    rows: int
+    automated: int
+    errors: int
+    more_rows: int | None
+
+    @property
+    def coverage(self) -> float:
+        """Share of the held-out rows that would be automated."""
+        return self.automated / self.rows
+
+
+def threshold_grid(confidence: npt.ArrayLike, size: int = 20) -> tuple[float, ...]:
+    """Thresholds for `certify`: the lower quantiles 0, 1/size, … of confidences (n,), so that the k-th keeps 1 - k/size of them at
+    least.
+
+    The confidences must come from other rows than those that certify, such as those the calibrator was fitted on.
+    """
+    values = unit_interval(confidence, "confidence")
+    return tuple(np.quantile(values, np.arange(size) / size, method="lower").tolist())
+
+
+def certify(
+    confidence: npt.ArrayLike, correct: npt.ArrayLike, grid: Sequence[float], max_risk: float, delta: float = 0.1
+) -> Certificate:
+    r"""The lowest threshold of a `threshold_grid` whose error rate is proven to be at most ``max_risk``.
+
+    From the highest threshold down, the hypothesis that the risk exceeds α at a threshold with m rows, e of them wrong, is tested
+    by its exact binomial p-value :math:`P(Bin(m, \alpha) \le e)` at level δ, up to the first that is not rejected. A sequence that
+    is fixed beforehand needs no further correction for its length (Bauer 1991; learn then test, Angelopoulos et al. 2021). It
+    starts at the highest threshold that is expected to keep twice the rows that are enough if none is wrong, ln δ / ln(1 - α).
+
+    It holds for any model and any confidence if rows and future texts are independent draws from one source, and if neither the
+    grid nor what makes the confidence was chosen with these rows.
+    """
+    for name, value in (("max_risk", max_risk), ("delta", delta)):
+        if not 0 < value < 1:
+            raise UserError(f"{name} is {value}: use a number between 0 and 1, such as 0.1.")
+    t = tally(confidence, correct)
+    rows, counts = int(t.total), []
+    for gate in unit_interval(grid, "threshold").tolist():
+        passes = passed(t.confidence, gate)
+        automated = int(t.count[passes].sum())
+        counts.append((automated, automated - int(t.hits[passes].sum())))
+    proven = None
+    for k in range(_start(rows, len(grid), max_risk, delta), -1, -1):
+        automated, errors = counts[k]
+        if binom.cdf(errors, automated, max_risk) > delta:
+            break
+        proven = k
+    if proven is None:
+        return Certificate(None, max_risk, delta, rows, 0, 0, _more_rows(counts, rows, max_risk, delta))
+    return Certificate(grid[proven], max_risk, delta, rows, *counts[proven], 0)
+
+
+def _start(rows: int, size: int, max_risk: float, delta: float) -> int:
+    """Place in the grid of the first threshold that is tested."""
+    kept = 2 * np.log(delta) / np.log1p(-max_risk) / rows  # share of the rows that it should keep
+    return max(0, int(np.floor(size * (1 - kept) + 1e-9)))
+
+
+def _more_rows(counts: Sequence[tuple[int, int]], rows: int, max_risk: float, delta: float) -> int | None:
+    """Rows beyond these with which the first test would be passed, if each threshold's coverage and error rate stay the same."""
+    grown = rows
+    while grown < 1000 * rows:
+        grown = int(np.ceil(grown * 1.02)) + 1
+        automated, errors = counts[_start(grown, len(counts), max_risk, delta)]
+        if binom.cdf(np.ceil(errors * grown / rows), automated * grown // rows, max_risk) <= delta:
+            return grown - rows
+    return None
 
 
 def clopper_pearson(hits: int, count: int, level: float = 0.95) -> tuple[float, float]:
