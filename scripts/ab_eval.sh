@@ -3,14 +3,17 @@
 #
 #   scripts/ab_eval.sh DATASET STEPS N      e.g. scripts/ab_eval.sh synthetic 60 300
 #
-# N is the number of test examples. Everything lands in runs/ab-DATASET/ and runs/ab-DATASET-ARM/. The warm start is a supervised run
-# by configs/warm_up.yaml, and every arm goes on from its adapter, so that arms differ in nothing but their objective.
+# N is the number of test examples. For every seed S everything lands in runs/ab-DATASET-S/ (tables, eval.json, report) and
+# runs/ab-DATASET-ARM-S/. The warm start is a supervised run by configs/warm_up.yaml, and every arm of a seed goes on from its adapter
+# with the same tickets in the same order, so that arms differ in nothing but their objective.
 # Settings from outside:
 #
 #   ARMS   arms, with spaces between them: base, or the name of a file of configs/ without its ending
+#   SEEDS  seeds, with spaces between them (default: 0)
 #   MODEL  the model (default: that of rlcd-lite)
 #   WARM   steps of the warm start (default: 200); 0 leaves it out
-#   TRAIN  further flags of `rlcd-lite train` for every arm, such as "--seed 1 --precision bf16"
+#   TRAIN  further flags of `rlcd-lite train` for every arm, such as "--precision bf16"
+#   EVAL   further flags of `rlcd-lite eval`, such as "--calibration-n 300"
 #
 # An arm that was interrupted goes on; one that is trained already, and a table that is made already, is used again.
 set -euo pipefail
@@ -22,7 +25,9 @@ if [ $# -ne 3 ]; then
 fi
 dataset=$1 steps=$2 n=$3
 read -ra arms <<<"${ARMS:-base grpo_rlcr grpo_brier grpo_brier_dec grpo_binary}"
+read -ra seeds <<<"${SEEDS:-0}"
 read -ra train <<<"${TRAIN:-}"
+read -ra measure <<<"${EVAL:-}"
 model=(${MODEL:+--model "$MODEL"})  # below in a form that old versions of bash take when it is empty
 set=${dataset//[^A-Za-z0-9._-]/_}
 
@@ -42,22 +47,25 @@ for arm in "${arms[@]}"; do
   fi
 done
 
-start=()
-if [ "${WARM:-200}" != 0 ] && [ "${arms[*]}" != base ]; then
-  train_arm "ab-$set-warm_up" --config configs/warm_up.yaml --steps "${WARM:-200}"
-  start=(--adapter "runs/ab-$set-warm_up/adapter" --seed 1)  # another seed: other tickets than those of the warm start
-fi
-
-evaluated=()
-for arm in "${arms[@]}"; do
-  if [ "$arm" = base ]; then
-    evaluated+=(base)
-    continue
+for seed in "${seeds[@]}"; do
+  start=()
+  if [ "${WARM:-200}" != 0 ] && [ "${arms[*]}" != base ]; then
+    train_arm "ab-$set-warm_up-$seed" --config configs/warm_up.yaml --steps "${WARM:-200}" --seed "$seed"
+    start=(--adapter "runs/ab-$set-warm_up-$seed/adapter")
   fi
-  train_arm "ab-$set-$arm" --config "configs/$arm.yaml" --steps "$steps" ${start[@]+"${start[@]}"}
-  evaluated+=("runs/ab-$set-$arm")
+  evaluated=()
+  for arm in "${arms[@]}"; do
+    if [ "$arm" = base ]; then
+      evaluated+=(base)
+      continue
+    fi
+    # another seed: other tickets than those of the warm start
+    train_arm "ab-$set-$arm-$seed" --config "configs/$arm.yaml" --steps "$steps" --seed "$((100 + seed))" \
+      ${start[@]+"${start[@]}"}
+    evaluated+=("runs/ab-$set-$arm-$seed")
+  done
+  uv run --all-extras rlcd-lite eval ${model[@]+"${model[@]}"} --arms "$(IFS=,; echo "${evaluated[*]}")" \
+    --datasets "$dataset" --n "$n" --output "runs/ab-$set-$seed" ${measure[@]+"${measure[@]}"}
+  uv run --all-extras rlcd-lite report "runs/ab-$set-$seed"
 done
-
-uv run --all-extras rlcd-lite eval ${model[@]+"${model[@]}"} --arms "$(IFS=,; echo "${evaluated[*]}")" \
-  --datasets "$dataset" --n "$n" --output "runs/ab-$set"
-uv run --all-extras rlcd-lite report "runs/ab-$set"
+echo "ab_eval: $SECONDS s in all" >&2

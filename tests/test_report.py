@@ -470,24 +470,28 @@ def test_ab_eval_of_the_base_alone(fake_uv: dict[str, str]) -> None:
     command = ["bash", str(ROOT / "scripts" / "ab_eval.sh"), "mmlu:virology", "200", "30"]
     run = subprocess.run(command, env=fake_uv | {"ARMS": "base", "MODEL": "smollm2"}, capture_output=True, text=True, check=True)
     evaluate, report, end = run.stdout.split("\n")
-    flags = "--model smollm2 --arms base --datasets mmlu:virology --n 30 --output runs/ab-mmlu_virology"
+    flags = "--model smollm2 --arms base --datasets mmlu:virology --n 30 --output runs/ab-mmlu_virology-0"
     assert evaluate == f"run --all-extras rlcd-lite eval {flags}"
-    assert report == "run --all-extras rlcd-lite report runs/ab-mmlu_virology"
+    assert report == "run --all-extras rlcd-lite report runs/ab-mmlu_virology-0"
     assert end == ""
 
 
 def test_ab_eval_trains_each_arm_by_its_config(fake_uv: dict[str, str]) -> None:
     command = ["bash", str(ROOT / "scripts" / "ab_eval.sh"), "no-such-set", "200", "300"]
     arms = ["grpo_rlcr", "sft_ce"]
-    settings = {"ARMS": " ".join(["base", *arms]), "TRAIN": "--precision bf16"}
+    settings = {"ARMS": " ".join(["base", *arms]), "TRAIN": "--precision bf16", "EVAL": "--calibration-n 50", "SEEDS": "0 7"}
     run = subprocess.run(command, env=fake_uv | settings, capture_output=True, text=True, check=True)
-    warm, *train, evaluate, _, _ = run.stdout.split("\n")
-    rest = "--dataset no-such-set --run-name ab-no-such-set-{} --precision bf16"
-    assert warm == f"run --all-extras rlcd-lite train --config configs/warm_up.yaml --steps 200 {rest.format('warm_up')}"
-    for arm, line in zip(arms, train, strict=True):
-        flags = f"--config configs/{arm}.yaml --steps 200 --adapter runs/ab-no-such-set-warm_up/adapter --seed 1"
-        assert line == f"run --all-extras rlcd-lite train {flags} {rest.format(arm)}"
-    assert "--arms base,runs/ab-no-such-set-grpo_rlcr,runs/ab-no-such-set-sft_ce --datasets" in evaluate
+    lines = run.stdout.splitlines()
+    for seed, (warm, *train, evaluate, report) in zip((0, 7), (lines[:5], lines[5:]), strict=True):
+        rest = f"--dataset no-such-set --run-name ab-no-such-set-{{}}-{seed} --precision bf16"
+        flags = f"--config configs/warm_up.yaml --steps 200 --seed {seed}"
+        assert warm == f"run --all-extras rlcd-lite train {flags} {rest.format('warm_up')}"
+        for arm, line in zip(arms, train, strict=True):
+            flags = f"--config configs/{arm}.yaml --steps 200 --seed {100 + seed} --adapter runs/ab-no-such-set-warm_up-{seed}/adapter"
+            assert line == f"run --all-extras rlcd-lite train {flags} {rest.format(arm)}"
+        assert f"--arms base,runs/ab-no-such-set-grpo_rlcr-{seed},runs/ab-no-such-set-sft_ce-{seed} --datasets" in evaluate
+        assert evaluate.endswith(f"--output runs/ab-no-such-set-{seed} --calibration-n 50")
+        assert report.endswith(f"report runs/ab-no-such-set-{seed}")
 
 
 @pytest.mark.parametrize(
