@@ -332,6 +332,34 @@ def test_a_model_trained_on_order_owes_less_to_it(make: Callable[..., Trainer]) 
     assert apart["trained"] < apart["plain"]
 
 
+RULED = Schema.of(SCHEMA.to_dict() | {"rules": [{"if": {"kind": ["bug", "bill"]}, "then": {"urgent": True}}]})
+
+
+def ruled(n: int) -> Dataset:
+    """Examples that keep a rule: only logins are not urgent."""
+    found = [replace(e, schema=RULED, labels=e.labels | {"urgent": e.labels["kind"] != "login"}) for e in examples(n)]
+    return Dataset("ruled", "train", "test", RULED, tuple(found))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_model_trained_on_rules_breaks_them_less(make: Callable[..., Trainer], shuffle: bool) -> None:
+    recipe = replace(QUICK, steps=12, objective="sft-ce", warmup_steps=0, lr=1e-2, eval_every=0, shuffle_options=shuffle)
+    plain, trained = (run(make(replace(recipe, w_rules=w), f"run-{w}", data=ruled(12))) for w in (0.0, 3.0))
+    assert all(row["rules_broken"] is None for row in plain.metrics.rows)
+    broken = [row["rules_broken"] for row in trained.metrics.rows]
+    assert broken[-1] < 0.5 * broken[0]
+    left = {}
+    for name, t in (("plain", plain), ("trained", trained)):
+        found = [t.engine.decide(SCHEMA, e.context) for e in t.train]
+        left[name] = sum((1 - d["kind"].probabilities[2]) * d["urgent"].probabilities[1] for d in found)
+    assert left["trained"] < left["plain"]
+
+
+def test_rules_that_are_not_there_are_not_trained_on(make: Callable[..., Trainer]) -> None:
+    with pytest.raises(UserError, match="--w-rules is about rules between fields, and this schema has none"):
+        make(replace(QUICK, w_rules=1.0))
+
+
 @pytest.mark.parametrize("flags", [{"shuffle_options": True}, {"w_order": 1.0}])
 @pytest.mark.parametrize("contract", [Contract(options="unlisted"), Contract(scoring="verbatim")])
 def test_an_order_that_nobody_sees_is_not_trained_on(make: Callable[..., Trainer], flags: dict, contract: Contract) -> None:

@@ -64,6 +64,7 @@ def _run(args: list[str]) -> None:
 
     import tyro  # the imports stand here so that Ctrl-C during them ends the program quietly
 
+    from rlcd_lite.commands.calibrate import Calibrate
     from rlcd_lite.commands.config_file import with_config
     from rlcd_lite.commands.data import Data
     from rlcd_lite.commands.eval import Eval
@@ -79,7 +80,16 @@ def _run(args: list[str]) -> None:
     if args[:1] == ["train"]:
         args = ["train", *with_config(args[1:], Train)]
     tyro.extras.subcommand_cli_from_dict(
-        {"infer": Infer, "train": Train, "eval": Eval, "data": Data, "report": Report, "merge": Merge, "prior": Prior},
+        {
+            "infer": Infer,
+            "train": Train,
+            "eval": Eval,
+            "calibrate": Calibrate,
+            "data": Data,
+            "report": Report,
+            "merge": Merge,
+            "prior": Prior,
+        },
         prog="rlcd-lite",
         description=_DESCRIPTION,
         args=args,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy.typing as npt
 
 from rlcd_lite.calibration import Floats
 from rlcd_lite.errors import UserError
+from rlcd_lite.schema import Array, Condition, Rule, Schema
 
 Bools = npt.NDArray[np.bool_]
 
@@ -26,6 +29,33 @@ def violations(premise: npt.ArrayLike, conclusion: npt.ArrayLike) -> Bools:
         )
     broken: Bools = p & ~c
     return broken
+
+
+def broken(schema: Schema, choices: Sequence[int]) -> tuple[Rule, ...]:
+    """The rules that an answer, one option index per field, does not keep."""
+    chosen = {field.name: choice for field, choice in zip(schema.fields, choices, strict=True)}
+
+    def holds(side: Sequence[Condition]) -> bool:
+        return all(chosen[c.field] in c.options for c in side)
+
+    return tuple(rule for rule in schema.rules if holds(rule.when) and not (rule.then and holds(rule.then)))
+
+
+def rule_text(part: Rule | Array, schema: Schema) -> str:
+    """A rule, or the bounds of an array, in words."""
+    if isinstance(part, Array):
+        return f"{part.low} to {part.high} of {', '.join(name for _, name in part.members)}"
+
+    def said(side: Sequence[Condition]) -> str:
+        return " and ".join(_condition_text(c, schema) for c in side)
+
+    return f"{said(part.when)} ⇒ {said(part.then)}" if part.then else f"not {said(part.when)}"
+
+
+def _condition_text(condition: Condition, schema: Schema) -> str:
+    options = schema[condition.field].options
+    values = [json.dumps(options[i].value, ensure_ascii=False) for i in condition.options]
+    return f"{condition.field} = {values[0]}" if len(values) == 1 else f"{condition.field} in {{{', '.join(values)}}}"
 
 
 @dataclass(frozen=True)

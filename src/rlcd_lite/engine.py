@@ -19,6 +19,8 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from rlcd_lite import ranks
+from rlcd_lite.answers import decision
+from rlcd_lite.calibration_file import Calibration, label_hash
 from rlcd_lite.candidates import confidence_labels, option_labels
 from rlcd_lite.contract import Contract, Prior, PriorKey, agree
 from rlcd_lite.errors import UserError, shorten
@@ -30,12 +32,13 @@ from rlcd_lite.priors import CONTENT_FREE, default_kind
 from rlcd_lite.prompts import Answer, Prompt
 from rlcd_lite.questions import final, fold, fold_tournament, questions, scoring
 from rlcd_lite.schema import Decision, Field, Schema
-from rlcd_lite.scores import FieldScores, Scores, decision, joined
+from rlcd_lite.scores import FieldScores, Scores, joined
 from rlcd_lite.settings import (
     DEFAULT_MODEL,
     MAX_ORDERS,
     Attention,
     Confidence,
+    Consistency,
     Device,
     Dtype,
     Grid,
@@ -64,7 +67,8 @@ class DecisionEngine:
     ``prior``: what is subtracted from scores: ``none``, ``content-free``, or a measured `Prior`. None: what the model was trained
     with; for one that was not trained, ``content-free`` where options are scored verbatim by their ``sum`` or ``mean``.
     ``permutations``: orders in which a list of options is shown, whose answers are joined; ``auto`` takes up to `AUTO_ORDERS`, as
-    many as it needs until more would hardly change the answer (`orders.settled`).
+    many as it needs until more would hardly change the answer (`orders.settled`). ``calibration``: of a schema's fields, applied to
+    every decision. ``consistency``: ``enforce`` decides given the schema's rules, ``measure`` says which of them are broken.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class DecisionEngine:
         *,
         prior: PriorKind | Prior | None = None,
         permutations: Permutations = 1,
+        calibration: Calibration | None = None,
+        consistency: Consistency = "enforce",
     ) -> None:
         self.model: Any = loaded.model
         self.name = loaded.name
@@ -83,6 +89,7 @@ class DecisionEngine:
         if permutations != "auto" and not 1 <= permutations <= MAX_ORDERS:
             raise UserError(f"permutations are {permutations}: use 1 to {MAX_ORDERS}, or auto.")
         self.permutations, self.prior = permutations, prior
+        self.calibration, self.consistency = calibration, consistency
         self.encoder = Encoder(loaded.tokenizer)
         self.forward = Forward(loaded, self.encoder)
         self._prompts: dict[tuple[Schema, Layout, int, int], Prompt] = {}
@@ -94,6 +101,8 @@ class DecisionEngine:
                     f"the adapter of model {self.name!r} was trained with the token {token} for label {label!r}, and the tokenizer "
                     f"has {labels.get(label)}: give it the tokenizer it was trained with."
                 )
+        if calibration is not None and calibration.labels != label_hash(labels):
+            raise UserError(f"the calibration was fitted with another tokenizer than that of model {self.name!r}: fit one for it.")
 
     @classmethod
     def load(
@@ -112,6 +121,8 @@ class DecisionEngine:
         options: Listing | None = None,
         prior: PriorKind | Prior | None = None,
         permutations: Permutations = 1,
+        calibration: Calibration | None = None,
+        consistency: Consistency = "enforce",
     ) -> DecisionEngine:
         """An engine for a hub id, a local folder, a GGUF file or ``smollm2``; see `rlcd_lite.models.load_model`.
 
@@ -121,7 +132,10 @@ class DecisionEngine:
         loaded = load_model(str(name), None if adapter is None else Path(adapter), device, dtype, attention)
         asked = {"layout": layout, "confidence": confidence, "grid": grid}
         given = asked | {"scoring": scoring, "readout": readout, "options": options}
-        return cls(loaded, agree(loaded.contract, str(adapter or name), given), prior=prior, permutations=permutations)
+        contract = agree(loaded.contract, str(adapter or name), given)
+        return cls(
+            loaded, contract, prior=prior, permutations=permutations, calibration=calibration, consistency=consistency
+        )
 
     # ---- what is asked ----
 
@@ -310,8 +324,9 @@ class DecisionEngine:
         return decision
 
     def decision(self, schema: Schema, scores: Scores) -> Decision:
-        """Scores of a text as an answer that names what was subtracted."""
-        return decision(schema, scores, [self.prior_name(field) for field in schema.fields])
+        """Scores of a text as an answer that names what was done to it."""
+        priors = [self.prior_name(field) for field in schema.fields]
+        return decision(schema, scores, priors, self.calibration, self.consistency)
 
     def session(self, context: str) -> ContextSession:
         """Hold a text, so that each further schema costs its questions alone (context-first layout)."""

@@ -35,7 +35,7 @@ class DecisionWriter:
         check_writable(path, "output")
         self.path, self._run = path, run
         self._record_path = path.with_name(path.name + ".run.json")
-        self._columns = csv_columns(schema, bool(run["coverage"]), run["permutations"] != 1) if path.suffix == ".csv" else []
+        self._columns = csv_columns(schema, run) if path.suffix == ".csv" else []
         self._file: IO[str] | None = None
         self.last_line, self._offset, self.complete = 0, 0, False
         if path.exists() and not overwrite:
@@ -144,14 +144,20 @@ def decision_record(line: int, row_id: Any, decision: Decision) -> Record:
     return {"line": line} | ({} if row_id is None else {"id": row_id}) | decision.to_dict()
 
 
-def csv_columns(schema: Schema, coverage: bool = False, orders: bool = False) -> list[str]:
-    """``line``, ``id``, then for each field its value and what is known about it; probabilities and orders are JSON objects."""
+def csv_columns(schema: Schema, run: Record) -> list[str]:
+    """``line``, ``id``, then for each field its value and what is known about it in a run with these settings; probabilities, orders,
+    sets and calibrations are JSON."""
+    asked = {"coverage": run["coverage"], "orders": run["permutations"] != 1}
+    acted = {"action": run["max_risk"] is not None, "set": run["sets"] is not None}
+    calibrated = ["confidence", "calibration"] if run["calibration_sha256"] else []
     columns = ["line", "id"]
     for field in schema.fields:
         ordered = ["expectation"] if field.levels is not None else []
-        parts = ["probability", "stated", "stated_mean", *ordered, *(["coverage"] if coverage else [])]
-        parts += [*(["orders"] if orders else []), "prior", "probabilities"]
+        parts = ["probability", "stated", "stated_mean", *ordered, *(name for name, has in asked.items() if has), "prior"]
+        parts += [*calibrated, *(name for name, has in acted.items() if has), "probabilities"]
         columns += [field.name, *(f"{field.name}.{part}" for part in parts)]
+    if schema.rules:
+        columns.append("broken_rules")
     if len(set(columns)) < len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
         raise UserError(f"the CSV would have the column {shorten(twice)} twice: rename the field or write .jsonl.")
@@ -160,9 +166,11 @@ def csv_columns(schema: Schema, coverage: bool = False, orders: bool = False) ->
 
 def _flat(record: Record, decision: Decision) -> Record:
     flat: Record = {"line": record["line"], "id": record.get("id")}
+    if "broken_rules" in record:
+        flat["broken_rules"] = json.dumps(record["broken_rules"], ensure_ascii=False)
     for name, answer in record["fields"].items():
         for part, value in answer.items():
-            cell = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+            cell = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
             flat[name if part == "value" else f"{name}.{part}"] = cell
         flat[name] = decision[name].field.options[decision[name].choice].text
     return flat

@@ -68,6 +68,8 @@ class Recipe:
     """Show the options of every field in a fresh order in every example."""
     w_order: float = 0.0
     """Weight of the divergence between the answers in two orders of the options, so that one order is enough afterwards."""
+    w_rules: float = 0.0
+    """Weight of -log P(the schema's rules hold), the semantic loss, under the product of the fields' distributions."""
     lr: float = 3e-4
     """Peak learning rate: reached over 5 % of the steps, then a cosine down to a tenth."""
     weight_decay: float = 0.0
@@ -152,7 +154,7 @@ class Recipe:
             self._at_least(name, 1)
         for name, least in (("rollouts", 2), ("eval_n", 4)):
             self._at_least(name, least)
-        for name in ("warmup_steps", "eval_every", "w_correct", "w_calibration", "w_order", "beta_kl", "entropy", "weight_decay"):
+        for name in ("warmup_steps", "eval_every", "w_correct", "w_calibration", "w_order", "w_rules", "beta_kl", "entropy", "weight_decay"):
             self._at_least(name, 0)
         for name in ("lr", "rollout_temp", "max_grad_norm", "clip"):
             value = getattr(self, name)

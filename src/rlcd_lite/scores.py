@@ -1,4 +1,4 @@
-"""What a forward pass says about a field, as logits; joined over several orders of the options; read as a decision."""
+"""What a forward pass says about a field, as logits; joined over several orders of the options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcd_lite.schema import Decision, FieldDecision, OrderEffect, Schema
 
 
 @dataclass(frozen=True)
@@ -61,31 +60,3 @@ def joined(orders: Sequence[FieldScores]) -> FieldScores:
     stated = torch.stack([scores.stated for scores in orders]).log_softmax(-1).mean(0)
     known = [scores.coverage for scores in orders if scores.coverage is not None]
     return FieldScores(choice.mean(0), stated, orders[0].grid, sum(known) / len(known) if known else None, choice)
-
-
-def decision(schema: Schema, scores: Scores, priors: Sequence[str | None]) -> Decision:
-    """The scores of a text as an answer. ``priors``: per field, what was subtracted, in words."""
-    fields = []
-    for field, score, prior in zip(schema.fields, scores, priors, strict=True):
-        # float64, so that the probabilities sum to 1 as closely as a JSON number can say
-        probabilities = score.choice.double().softmax(0)
-        stated = score.stated_in(int(score.choice.argmax())).double().softmax(0).tolist()
-        fields.append(
-            FieldDecision(
-                field,
-                tuple(probabilities.tolist()),
-                stated=score.grid[stated.index(max(stated))],
-                stated_mean=sum(p * c for p, c in zip(stated, score.grid, strict=True)),
-                coverage=score.coverage,
-                orders=None if score.orders is None else order_effect(probabilities, score.orders),
-                prior=prior,
-            )
-        )
-    return Decision(schema, tuple(fields))
-
-
-def order_effect(probabilities: Tensor, orders: Tensor) -> OrderEffect:
-    """How far single orders, log-probabilities (k, K), lie from what they are joined to, probabilities (K,)."""
-    apart = (orders.double().exp() - probabilities).abs().sum(-1) / 2  # (k,)
-    flipped = orders.argmax(-1) != probabilities.argmax()
-    return OrderEffect(len(orders), float(apart.mean()), float(flipped.double().mean()))

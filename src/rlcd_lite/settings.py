@@ -19,6 +19,7 @@ Readout = Literal["constrained", "sum", "mean"]
 Listing = Literal["auto", "listed", "unlisted"]
 PriorKind = Literal["none", "content-free"]
 Permutations = int | Literal["auto"]
+Consistency = Literal["measure", "enforce"]
 
 DEFAULT_LAYOUT: Layout = "schema-first"  # measured: docs/architecture.md
 

@@ -20,7 +20,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from rlcd_lite import ranks
+from rlcd_lite import ranks, rules
 from rlcd_lite.checkpoints import Log, checkpoints, load_checkpoint, save_adapter, save_checkpoint
 from rlcd_lite.contract import Contract, Prior
 from rlcd_lite.datasets import Dataset, Example
@@ -66,6 +66,7 @@ STATISTICS = (
     "kl",
     "clip_frac",
     "order_kl",
+    "rules_broken",
 )
 
 
@@ -105,6 +106,8 @@ class Trainer:
         if (recipe.shuffle_options or recipe.w_order) and not all(question.listed for question in asked):
             flag = "--shuffle-options" if recipe.shuffle_options else "--w-order"
             raise UserError(f"{flag} is about the order of a list, and these options are not listed: leave it out, or list them.")
+        if recipe.w_rules and not all(rules.system(schema) for schema in {example.schema for example in train}):
+            raise UserError("--w-rules is about rules between fields, and this schema has none: give it rules, or leave the flag out.")
         engine.prior = "none"  # but for the contract's, none stays right while the weights change
         self.engine, self.recipe, self.accelerator, self.folder = engine, recipe, accelerator, folder
         self.train, self.held, self.warn = train, held, warn
@@ -281,6 +284,7 @@ class Trainer:
         names: list[str] = []
         for i, shown in enumerate(batch):
             generator = torch.Generator().manual_seed(_seed("rollouts", self.recipe.seed, step, shown.place))
+            kept = _kept(shown, scores[i]) if self.recipe.w_rules else None
             for j, field in enumerate(shown.schema.fields):
                 base = None if reference is None else reference[i][j]
                 label, key = field.index(shown.example.labels[field.name]), (shown.place, field.name)
@@ -291,6 +295,9 @@ class Trainer:
                     apart = order_divergence(*_same_options(field, scores[i][j], twins[i].fields[j], scores[len(batch) + i][j]))
                     loss = loss + self.recipe.w_order * apart
                     found |= {"order_kl": apart.detach(), "loss": loss.detach()}
+                if kept is not None:  # the same for each decision of the text, so that their mean is that over texts
+                    loss = loss - self.recipe.w_rules * kept
+                    found |= {"rules_broken": -torch.expm1(kept.detach()), "loss": loss.detach()}
                 losses.append(loss)
                 statistics.append([found.get(name, float("nan")) for name in STATISTICS])
                 names.append(f"field {shorten(field.name)} of example {shorten(shown.example.id)}")
@@ -422,6 +429,18 @@ def _same_options(field: Field, scores: FieldScores, twin: Field, others: FieldS
 
 
 @torch.no_grad()
+def _kept(shown: Shown, scores: Sequence[FieldScores]) -> Tensor:
+    """log P(all rules of the example's schema hold); the options may have been shown in another order."""
+    schema = shown.example.schema
+    log_p = [
+        found.choice[[there.index(option.value) for option in field.options]].float().log_softmax(-1)
+        for field, there, found in zip(schema.fields, shown.schema.fields, scores, strict=True)
+    ]
+    system = rules.system(schema)
+    assert system is not None
+    return rules.log_satisfied(system, log_p).to(log_p[0])
+
+
 def _describe(reported: Policy, label: int) -> dict[str, Any]:
     """What every phase logs of a decision, at temperature 1."""
     pi = reported.choice.exp()

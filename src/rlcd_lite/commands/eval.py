@@ -166,7 +166,8 @@ class Eval:
     def _evaluation(
         self, arms: list[str], sets: dict[str, tuple[Dataset, Dataset]], tables: dict[tuple[str, str], list[DecisionRow]]
     ) -> dict[str, Any]:
-        from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, scope_summary, summarise, violation_summary
+        from rlcd_lite.enforced import rule_summary
+        from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, scope_summary, summarise
 
         draws = {"resamples": self.resamples, "seed": self.seed}
         results = []
@@ -180,8 +181,8 @@ class Eval:
                 result["contract"]["prior"] = self._prior(arm, schema)
             if declared := [f.name for f in schema.fields if f.none_of_the_above]:
                 result["scope"] = {field: scope_summary(rows, field, **draws) for field in declared}
-            if name == synthetic.NAME:
-                result["violations"] = violation_summary(rows, synthetic.SCHEMA, synthetic.RULE)
+            if schema.rules:
+                result["rules"] = rule_summary(rows, schema, **draws)
             results.append(result)
         comparisons = []
         for name in sets:

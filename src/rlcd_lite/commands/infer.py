@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlcd_lite import ranks
+from rlcd_lite.commands.act_flags import ActFlags
 from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.errors import UserError, shorten
@@ -42,6 +43,7 @@ class Infer:
 
     model: Annotated[ModelFlags, tyro.conf.OmitArgPrefixes] = field(default_factory=ModelFlags)
     ask: Annotated[AskFlags, tyro.conf.OmitArgPrefixes] = field(default_factory=AskFlags)
+    act: Annotated[ActFlags, tyro.conf.OmitArgPrefixes] = field(default_factory=ActFlags)
     context: str | None = None
     """The text to decide about."""
     context_file: str | None = None
@@ -77,9 +79,9 @@ class Infer:
         else:
             text = self._text()
             writer = DecisionWriter(self.output, schema, self._settings(), overwrite=self.overwrite) if self.output else None
-            engine = self._engine()
+            engine, act = self._engine(schema)
             with self._tracing(engine) as trace:
-                decision = engine.decide(schema, text, coverage=self.coverage, trace=trace)
+                decision = act(engine.decide(schema, text, coverage=self.coverage, trace=trace))
             if writer is not None:
                 with writer.open():
                     writer.write(1, None, decision)
@@ -99,6 +101,7 @@ class Infer:
         if sum(source is not None for source in (self.context, self.context_file, self.input)) != 1:
             raise UserError("the text is needed once: give --context, --context-file or --input.")
         self.ask.check()
+        self.act.check()
         if self.ask.prior == "contexts" and self.input is None:
             raise UserError("--prior contexts is measured on the rows of --input: give that, or a file that rlcd-lite prior wrote.")
         if self.resume and (self.output is None or self.input is None):
@@ -142,7 +145,7 @@ class Infer:
             if writer.complete:
                 _say(f"{output} is complete: nothing is left to do.")
                 return
-        engine = self._engine()
+        engine, act = self._engine(schema)
         if self.ask.prior == "contexts":
             first = islice(GoodRows(path, self.text_column, engine, schema, say=False).texts(lambda: None), CONTEXTS)
             engine.prior = engine.measure_prior([(schema, text) for text in first])
@@ -152,10 +155,11 @@ class Infer:
             advance = stack.enter_context(progress(facts.rows, f"deciding {path.name}"))
             if writer is not None and ranks.is_main():
                 stack.enter_context(writer.open())
-            for decision in engine.decide_many(schema, rows.texts(advance), coverage=self.coverage, trace=trace, spread=True):
+            for found in engine.decide_many(schema, rows.texts(advance), coverage=self.coverage, trace=trace, spread=True):
                 line, row_id = rows.take()
                 if not ranks.is_main():
                     continue
+                decision = act(found)
                 if writer is not None:
                     writer.write(line, row_id, decision)
                 else:
@@ -166,12 +170,22 @@ class Infer:
         left_out = f", {rows.left_out} left out" if rows.left_out else ""
         _say(f"decided {rows.taken} of {facts.rows} rows{left_out}.")
 
-    def _engine(self) -> DecisionEngine:
-        return self.model.load(prior=self.ask.read(self.model), permutations=self.ask.permutations)
+    def _engine(self, schema: Schema) -> tuple[DecisionEngine, Callable[[Decision], Decision]]:
+        """The engine, and what is made of its decisions."""
+        calibration, promises = self.act.read(self.model, self.ask)
+        if calibration is not None:
+            calibration.check(schema, self.act.consistency)
+        engine = self.model.load(
+            prior=self.ask.read(self.model),
+            permutations=self.ask.permutations,
+            calibration=calibration,
+            consistency=self.act.consistency,
+        )
+        return engine, (lambda decision: decision) if promises is None else promises.keep
 
     def _settings(self) -> dict[str, Any]:
         """What must be the same for a run to be continued."""
-        return {**self.model.made_by(), **self.ask.settings(), "text_column": self.text_column, "coverage": self.coverage}
+        return {**self.model.made_by(), **self.ask.settings(), **self.act.settings(), "text_column": self.text_column, "coverage": self.coverage}
 
     @contextmanager
     def _tracing(self, engine: DecisionEngine, number_of: Callable[[int], int] = int) -> Iterator[Trace | None]:
@@ -256,17 +270,24 @@ class GoodRows:
 def decision_table(decision: Decision) -> Table:
     """A decision for people: one row per field, its most probable options beside it."""
     table = Table(box=None, pad_edge=False)
-    for column in ("field", "answer", "probability", "stated", "options"):
-        table.add_column(column, justify="right" if column in ("probability", "stated") else "left")
+    extra = {
+        "confidence": lambda a: "" if a.applied is None else f"{a.applied.confidence:.3f}",
+        "action": lambda a: a.action or "",
+        "set": lambda a: "" if a.options is None else " ".join(a.field.options[i].text for i in a.options) or "∅",
+    }
+    shown = [name for name, cell in extra.items() if any(cell(answer) for answer in decision.fields)]
+    for column in ("field", "answer", "probability", "stated", *shown, "options"):
+        table.add_column(column, justify="right" if column in ("probability", "stated", "confidence") else "left")
     for answer in decision.fields:
         ranked = sorted(zip(answer.probabilities, answer.field.options, strict=True), key=lambda pair: -pair[0])
-        shown = "  ".join(f"{option.text} {p:.2f}" for p, option in ranked[:_SHOWN_OPTIONS])
+        options = "  ".join(f"{option.text} {p:.2f}" for p, option in ranked[:_SHOWN_OPTIONS])
         if len(ranked) > _SHOWN_OPTIONS:
-            shown += f"  … {len(ranked) - _SHOWN_OPTIONS} more"
+            options += f"  … {len(ranked) - _SHOWN_OPTIONS} more"
         value = answer.field.options[answer.choice].text
         if answer.expectation is not None:
             value += f" (mean {answer.expectation:.2f})"
-        cells = (answer.field.name, value, f"{answer.probability:.3f}", f"{answer.stated:.1f}", shown)
+        said = (answer.field.name, value, f"{answer.probability:.3f}", f"{answer.stated:.1f}")
+        cells = (*said, *(extra[name](answer) for name in shown), options)
         table.add_row(*(Text(_printable(cell)) for cell in cells))  # Text: names and options are data, not markup
     return table
 

@@ -19,6 +19,7 @@ from rlcd_lite.settings import (
     PROMPT_VERSIONS,
     Attention,
     Confidence,
+    Consistency,
     Device,
     Dtype,
     Grid,
@@ -31,6 +32,7 @@ from rlcd_lite.settings import (
 )
 
 if TYPE_CHECKING:
+    from rlcd_lite.calibration_file import Calibration
     from rlcd_lite.engine import DecisionEngine
     from rlcd_lite.models import LoadedModel
 
@@ -92,31 +94,39 @@ class ModelFlags:
         change: Callable[[LoadedModel], LoadedModel] | None = None,
         prior: PriorKind | Prior | None = None,
         permutations: Permutations = 1,
+        calibration: Calibration | None = None,
+        consistency: Consistency = "enforce",
     ) -> DecisionEngine:
         """The engine, with the libraries' own progress bars off; ``change`` is done to the model before the engine is built."""
         gc.disable()  # imports and loading make millions of objects that stay: looking through them again and again costs 0.5 s
         try:
-            return self._load(change, prior, permutations)
+            loaded = self._load()
+            from rlcd_lite.engine import DecisionEngine
+
+            return DecisionEngine(
+                loaded if change is None else change(loaded),
+                self.contract(),
+                prior=prior,
+                permutations=permutations,
+                calibration=calibration,
+                consistency=consistency,
+            )
         finally:
             gc.freeze()
             gc.enable()
 
-    def _load(
-        self, change: Callable[[LoadedModel], LoadedModel] | None, prior: PriorKind | Prior | None, permutations: Permutations
-    ) -> DecisionEngine:
+    def _load(self) -> LoadedModel:
         import logging
 
         from transformers.utils import logging as transformers_logging
 
-        from rlcd_lite.engine import DecisionEngine
         from rlcd_lite.models import load_model
 
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()
         logging.getLogger("rlcd_lite").setLevel(logging.INFO if ranks.is_main() else logging.ERROR)
-        contract = self.contract()
-        loaded = load_model(self.model, self.adapter, self.device, self.dtype, self.attention)
-        return DecisionEngine(loaded if change is None else change(loaded), contract, prior=prior, permutations=permutations)
+        self.contract()  # its faults before the model's
+        return load_model(self.model, self.adapter, self.device, self.dtype, self.attention)
 
 
 @dataclass

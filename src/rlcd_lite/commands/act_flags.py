@@ -1,0 +1,83 @@
+"""The flags that say what is made of an answer: calibration, rules, and what is promised about acting on it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlcd_lite import ranks
+from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
+from rlcd_lite.errors import UserError
+from rlcd_lite.settings import Consistency
+
+if TYPE_CHECKING:  # SciPy is imported where it is used, so that --help stays instant
+    from rlcd_lite.calibration_file import Calibration
+    from rlcd_lite.promises import Promises
+
+
+@dataclass
+class ActFlags:
+    calibration: Path | None = None
+    """File that rlcd-lite calibrate wrote for this model, schema and way of asking."""
+    consistency: Consistency = "enforce"
+    """enforce (default) answers with the most probable values that keep the schema's rules; measure reports broken rules."""
+    max_risk: float | None = None
+    """Mark answers automate or review: among those automated, at most this share is wrong (needs --calibration)."""
+    delta: float = 0.1
+    """Probability that the held-out rows of the calibration mislead about --max-risk."""
+    sets: float | None = None
+    """Also give the set of options that holds the right one but for this share of texts (needs --calibration)."""
+    set_method: Literal["lac", "aps"] = "lac"
+    """lac: the smallest sets, some of them empty; aps: never empty, and larger where the model is unsure."""
+    sets_per_option: bool = False
+    """Keep the promise of --sets for the texts of each right option by itself."""
+
+    def check(self) -> None:
+        """`UserError` for a promise without a calibration, or one that is no share."""
+        for flag, value in (("max-risk", self.max_risk), ("sets", self.sets)):
+            if value is not None and self.calibration is None:
+                raise UserError(f"--{flag} {value:g} rests on held-out rows: give --calibration, a file that rlcd-lite calibrate wrote.")
+        for flag, value in (("max-risk", self.max_risk), ("delta", self.delta), ("sets", self.sets)):
+            if value is not None and not 0 < value < 1:
+                raise UserError(f"--{flag} is {value:g}: use a number between 0 and 1, such as 0.1.")
+        if self.sets_per_option and self.sets is None:
+            raise UserError("--sets-per-option is about --sets: give that too.")
+
+    def read(self, model: ModelFlags, ask: AskFlags) -> tuple[Calibration | None, Promises | None]:
+        """The calibration, and what it lets one promise; what it can't is said on stderr."""
+        if self.calibration is None:
+            return None, None
+        from rlcd_lite.calibration_file import read_calibration
+        from rlcd_lite.promises import promise, refusal
+
+        calibration = read_calibration(self.calibration, made_by(model, ask))
+        if self.max_risk is None and self.sets is None:
+            return calibration, None
+        promises = promise(
+            calibration,
+            max_risk=self.max_risk,
+            delta=self.delta,
+            sets=self.sets,
+            method=self.set_method,
+            per_option=self.sets_per_option,
+        )
+        for name, certificate in promises.certificates.items():
+            if certificate.threshold is None and ranks.is_main():
+                print(f"note: all for review: {refusal(name, certificate)}", file=sys.stderr)
+        return calibration, promises
+
+    def settings(self) -> dict[str, Any]:
+        """What the records of runs keep; of the file, its bytes."""
+        promised = {"delta": self.delta} if self.max_risk is not None else {}
+        if self.sets is not None:
+            promised |= {"set_method": self.set_method, "sets_per_option": self.sets_per_option}
+        digest = None if self.calibration is None else hashlib.sha256(self.calibration.read_bytes()).hexdigest()
+        return {"calibration_sha256": digest, "consistency": self.consistency, "max_risk": self.max_risk, "sets": self.sets} | promised
+
+
+def made_by(model: ModelFlags, ask: AskFlags) -> dict[str, Any]:
+    """What a calibration belongs to: the model and how it is asked."""
+    return model.made_by() | ask.settings()
