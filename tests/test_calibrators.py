@@ -139,6 +139,7 @@ def test_identities(seed, n, options):
     assert fit_temperature(logits[shuffled], labels[shuffled]).value == pytest.approx(found.value, rel=1e-6)
     shifted = fit_temperature(logits + rng.normal(size=(n, 1)), labels)
     assert shifted.value == pytest.approx(found.value, rel=1e-6)
+    assert found.to_dict() == {"value": found.value, "at_ceiling": found.at_ceiling}  # as in eval.json
     assert Temperature.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 

@@ -46,6 +46,8 @@ ORDER = [
     "resample",
     "consistency",
     "decision_table",
+    "fitting",
+    "comparison",
     "scope",
     "summary",
     "merge",
