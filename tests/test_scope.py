@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, logit
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from rlcd_lite.decision_table import DecisionRow
-from rlcd_lite.scope import auroc, false_alarm, fit_platt, none_log_odds, scores
+from rlcd_lite.scope import auroc, false_alarm, none_log_odds, scores
 from rlcd_lite.summary import scope_summary
 
 GRID = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -47,21 +46,11 @@ def test_false_alarm_is_the_lowest_false_positive_rate_that_reaches_the_recall(r
 def test_one_kind_alone_has_no_score() -> None:
     assert np.isnan(auroc([1.0, 2.0], [1, 1]))
     assert np.isnan(false_alarm([1.0, 2.0], [0, 0]))
-    assert scope_summary([row(i, [0.0, 1.0], 0) for i in range(4)], "intent") is None
-
-
-def test_platt_is_the_logistic_regression_of_platts_targets() -> None:
-    dice = np.random.default_rng(0)
-    x = dice.normal(0, 2, 400)
-    y = dice.random(400) < expit(0.4 * x - 1)
-    found = fit_platt(x, y)
-    high, low = (y.sum() + 1) / (y.sum() + 2), 1 / ((~y).sum() + 2)
-    target = np.where(y, high, low)
-    both = LogisticRegression(C=1e10, tol=1e-10, max_iter=1000)
-    both.fit(np.r_[x, x][:, None], np.r_[np.ones(400), np.zeros(400)], sample_weight=np.r_[target, 1 - target])
-    assert (found.slope, found.intercept) == pytest.approx((both.coef_[0, 0], both.intercept_[0]), abs=1e-3)
-    assert np.isfinite(fit_platt([1.0, 2.0, 3.0], [0, 0, 0]).intercept)  # none of the kind, or all told apart
-    assert np.isfinite(fit_platt([1.0, 2.0, 30.0], [0, 0, 1]).slope)
+    of_one = {split: [row(i, [0.0, 1.0], 0, split) for i in range(4)] for split in ("calibration", "test")}
+    of_both = {split: [row(i, [0.0, 1.0], i % 2, split) for i in range(40)] for split in ("calibration", "test")}
+    assert scope_summary(of_both["calibration"] + of_one["test"], "intent") is None
+    assert scope_summary(of_one["calibration"] + of_both["test"], "intent") is None
+    assert scope_summary(of_both["calibration"] + of_both["test"], "intent", resamples=20) is not None
 
 
 def test_the_scores_are_what_they_say() -> None:

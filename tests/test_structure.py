@@ -47,6 +47,8 @@ ORDER = [
     "resample",
     "consistency",
     "decision_table",
+    "fitting",
+    "comparison",
     "scope",
     "summary",
     "merge",

@@ -51,7 +51,7 @@ class Tally:
 def tally(confidence: npt.ArrayLike, correct: npt.ArrayLike, weight: npt.ArrayLike | None = None) -> Tally:
     """Check the rows of a metric and count them; the one place where ``(confidence, correct, weight)`` is validated."""
     forecast = unit_interval(confidence, "confidence")
-    outcome = _zero_one(correct, len(forecast))
+    outcome = zero_one(correct, len(forecast))
     order = np.argsort(forecast, kind="stable")
     forecast = forecast[order]
     starts = np.flatnonzero(np.diff(forecast, prepend=-1.0))
@@ -89,7 +89,8 @@ def row_weights(weight: npt.ArrayLike | None, rows: int) -> Ints:
     return array
 
 
-def _zero_one(correct: npt.ArrayLike, rows: int) -> Ints:
+def zero_one(correct: npt.ArrayLike, rows: int) -> Ints:
+    """``correct`` as ones and zeros ``(rows,)``."""
     array = np.asarray(correct)
     if array.shape != (rows,):
         raise UserError(f"correct has the shape {array.shape}: it must have one entry for each of the {rows} rows.")
@@ -158,16 +159,22 @@ def logit_rows(logits: npt.ArrayLike) -> Floats:
     return z
 
 
+def log_odds_row(log_odds: npt.ArrayLike) -> Floats:
+    """``log_odds`` as a non-empty finite float64 array ``(n,)``."""
+    m = np.asarray(log_odds, dtype=np.float64)
+    if m.ndim != 1 or m.size == 0 or not np.isfinite(m).all():
+        raise UserError(f"log odds are {shorten(m.tolist())}: give a non-empty list of finite numbers.")
+    return m
+
+
 def log_loss_from_log_odds(log_odds: npt.ArrayLike, correct: npt.ArrayLike, *, weight: npt.ArrayLike | None = None) -> Numbers:
     r"""Log loss of the top label in nats from its log odds m: :math:`\ln(1 + e^{-m})` if correct, else :math:`\ln(1 + e^{m})`.
 
     Exact for any logits and unbounded: a wrong answer at log odds 50 costs 50, where the rounded probability would say
     36.04 or infinity. Take the log odds from `top_log_odds`.
     """
-    m = np.asarray(log_odds, dtype=np.float64)
-    if m.ndim != 1 or m.size == 0 or not np.isfinite(m).all():
-        raise UserError(f"log odds are {shorten(m.tolist())}: give a non-empty list of finite numbers.")
-    right = _zero_one(correct, len(m)) == 1
+    m = log_odds_row(log_odds)
+    right = zero_one(correct, len(m)) == 1
     return _weighted_mean(np.logaddexp(0, np.where(right, -m, m)), weight)
 
 

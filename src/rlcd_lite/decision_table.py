@@ -20,15 +20,11 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from rlcd_lite.calibration import Floats, Ints, top_log_odds
-from rlcd_lite.calibrators import Temperature, fit_temperature
+from rlcd_lite.calibrators import ABSENT, Temperature, fit_temperature
 from rlcd_lite.errors import UserError, shorten
 
 CALIBRATION, TEST = "calibration", "test"
 SIGNALS = ("softmax", "stated", "stated_mean", "softmax_ts")
-
-# Where options differ in number from example to example (mmlu, arc), short rows of logits are filled up with a logit so low that
-# the option has probability 0 at every temperature up to 20.
-_ABSENT = 1e4
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,7 @@ def logit_matrix(rows: Sequence[DecisionRow]) -> Floats:
     matrix = np.full((len(rows), width), np.nan)
     for i, row in enumerate(rows):
         matrix[i, : len(row.logits)] = row.logits
-    return np.where(np.isnan(matrix), np.nanmin(matrix) - _ABSENT, matrix)
+    return np.where(np.isnan(matrix), np.nanmin(matrix) - ABSENT, matrix)
 
 
 def fit_temperatures(rows: Sequence[DecisionRow]) -> dict[str, Temperature]:

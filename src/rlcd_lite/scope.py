@@ -7,30 +7,16 @@ the highest probability of any other option (Hendrycks & Gimpel 2017), and one l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
-from scipy.special import expit, log_expit, logsumexp
+from scipy.special import logsumexp
 from scipy.stats import rankdata
 
 from rlcd_lite.calibration import Floats
 from rlcd_lite.decision_table import DecisionRow, logit_matrix
 
 RECALL = 0.9
-
-
-@dataclass(frozen=True)
-class Platt:
-    """Calibrated log odds ``slope`` · log odds + ``intercept`` (Platt 1999); ``slope`` is at least 0."""
-
-    slope: float
-    intercept: float
-
-    def apply(self, log_odds: npt.ArrayLike) -> Floats:
-        """Probabilities, (n,) from log odds (n,)."""
-        return np.asarray(expit(self.slope * np.asarray(log_odds, dtype=np.float64) + self.intercept))
 
 
 def auroc(score: npt.ArrayLike, out: npt.ArrayLike, weight: npt.ArrayLike | None = None) -> float:
@@ -75,17 +61,3 @@ def none_log_odds(rows: Sequence[DecisionRow]) -> Floats:
     """Log odds (n,) of the last option against all others."""
     matrix = logit_matrix(rows)
     return np.asarray(matrix[:, -1] - logsumexp(matrix[:, :-1], axis=1))
-
-
-def fit_platt(log_odds: npt.ArrayLike, out: npt.ArrayLike) -> Platt:
-    """The log-loss optimum of slope and intercept, with Platt's targets (n₊ + 1)/(n₊ + 2) and 1/(n₋ + 2), which keep it finite."""
-    x, y = np.asarray(log_odds, dtype=np.float64), np.asarray(out) == 1
-    positives = int(y.sum())
-    target = np.where(y, (positives + 1) / (positives + 2), 1 / (len(y) - positives + 2))
-
-    def loss(parameters: Floats) -> float:
-        z = parameters[0] * x + parameters[1]
-        return float(-(target * log_expit(z) + (1 - target) * log_expit(-z)).mean())
-
-    found = minimize(loss, np.array([1.0, 0.0]), method="L-BFGS-B", bounds=[(0.0, None), (None, None)])
-    return Platt(float(found.x[0]), float(found.x[1]))

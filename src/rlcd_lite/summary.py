@@ -30,7 +30,7 @@ from rlcd_lite.calibration import (
     posterior_error,
     spiegelhalter,
 )
-from rlcd_lite.calibrators import Temperature
+from rlcd_lite.calibrators import Temperature, fit_platt
 from rlcd_lite.consistency import order_effects, violations
 from rlcd_lite.decision_table import (
     CALIBRATION,
@@ -112,10 +112,11 @@ def order_summary(rows: Sequence[DecisionRow], *, resamples: int = 1000, seed: i
 
 def scope_summary(rows: Sequence[DecisionRow], field: str, *, resamples: int = 1000, seed: int = 0) -> dict[str, Any] | None:
     """How well texts that no option fits are told from others, by three scores, and how honest the probability of none of the above
-    is, as it is and by a Platt scaling that is fitted on the calibration split. None if the test split has one kind alone."""
+    is, as it is and by a Platt scaling that is fitted on the calibration split. None if either
+    split has one kind alone."""
     test, fitted = (select([row for row in rows if row.field == field], split) for split in (TEST, CALIBRATION))
-    out = np.array([row.label == len(row.logits) - 1 for row in test], dtype=np.int64)
-    if not 0 < out.sum() < len(out):
+    out, known = (np.array([row.label == len(row.logits) - 1 for row in part], dtype=np.int64) for part in (test, fitted))
+    if not 0 < out.sum() < len(out) or not 0 < known.sum() < len(known):
         return None
     examples = [row.example for row in test]
     draws = {"resamples": resamples, "seed": seed}
@@ -125,15 +126,15 @@ def scope_summary(rows: Sequence[DecisionRow], field: str, *, resamples: int = 1
             "auroc": _interval(bootstrap(_auroc(score, out), examples, **draws)),
             "false_alarm_at_90_recall": scope.false_alarm(score, out),
         }
-    platt = scope.fit_platt(scope.none_log_odds(fitted), [row.label == len(row.logits) - 1 for row in fitted])
+    platt = fit_platt(scope.none_log_odds(fitted), known)
     odds = scope.none_log_odds(test)
-    for name, probability in (("raw", expit(odds)), ("platt", platt.apply(odds))):
+    for name, probability in (("raw", expit(odds)), ("platt", expit(platt.apply(odds)))):
         found[name] = {
             "ece": float(ece(probability, out)),
             "brier": float(brier(probability, out)),
             "mean": float(probability.mean()),
         }
-    return found | {"platt_fit": asdict(platt) | {"n": len(fitted)}}
+    return found | {"platt_fit": platt.model_dump(exclude={"kind"}) | {"n": len(fitted)}}
 
 
 def _auroc(score: Numbers, out: Ints) -> Metric:
