@@ -21,6 +21,7 @@ from torch import Tensor
 from rlcd_lite import ranks
 from rlcd_lite.candidates import confidence_labels, option_labels
 from rlcd_lite.contract import Contract, Prior, PriorKey, agree
+from rlcd_lite.decisions import Decision
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.forward import Forward, Prefix
 from rlcd_lite.models import LoadedModel, load_model
@@ -29,7 +30,7 @@ from rlcd_lite.packing import TokenTree
 from rlcd_lite.priors import CONTENT_FREE, default_kind
 from rlcd_lite.prompts import Answer, Prompt
 from rlcd_lite.questions import final, fold, fold_tournament, questions, scoring
-from rlcd_lite.schema import Decision, Field, Schema
+from rlcd_lite.schema import Field, Schema
 from rlcd_lite.scores import FieldScores, Scores, decision, joined
 from rlcd_lite.settings import (
     DEFAULT_MODEL,

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from rlcd_lite.decisions import Decision
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.rows import SUFFIXES
-from rlcd_lite.schema import Decision, Schema
+from rlcd_lite.schema import Schema
 
 Record = dict[str, Any]
 

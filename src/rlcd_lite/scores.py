@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcd_lite.schema import Decision, FieldDecision, OrderEffect, Schema
+from rlcd_lite.decisions import Decision, FieldDecision, OrderEffect
+from rlcd_lite.schema import Schema
 
 
 @dataclass(frozen=True)
