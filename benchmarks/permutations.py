@@ -82,7 +82,7 @@ def agree(one: DecisionEngine, many: DecisionEngine, schemas: Sequence[Schema], 
     for j, field in enumerate(TRIAGE.fields):
         each = []
         for k, schema in enumerate(schemas):
-            (scores,) = one.score_many(schema, [text])
+            (scores,) = one.score_runs([(schema, [text])])
             order = orders(len(field.options), count)[k]
             each.append(scores[j].choice[[order.index(option) for option in range(len(order))]].log_softmax(-1))
         expected = torch.stack(each).mean(0).softmax(-1)
@@ -98,7 +98,7 @@ def verbatim(args: Args) -> None:
     start = tree.path(tree.add(branch.choice_stem, tree.add(branch.stem, prompt.plant(tree, ids))))
 
     def one_pass() -> Tensor:
-        (scores,) = fast.score_many(BANKING77, [MESSAGE])
+        (scores,) = fast.score_runs([(BANKING77, [MESSAGE])])
         return scores[0].choice
 
     def one_by_one() -> Tensor:

@@ -104,7 +104,7 @@ def measured() -> dict[str, Any]:
     engine = DecisionEngine.load("smollm2", dtype="bfloat16", scoring="verbatim", prior="none")
     out = {}
     for name, schema in SCHEMAS.items():
-        ((scores,),) = engine.score_many(schema, [CONTENT_FREE])
+        ((scores,),) = engine.score_runs([(schema, [CONTENT_FREE])])
         (branch,) = engine.prompt(schema).branches
         out[name] = {"tokens": [len(tokens) for tokens in branch.choice.spelt], "scores": scores.choice.tolist()}
     return out

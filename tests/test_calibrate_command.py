@@ -96,7 +96,10 @@ def test_files_of_decisions_say_what_to_do(call, ending: str, tmp_path: Path) ->
     assert code == 0, err
     if ending == "csv":
         with output.open(newline="") as file:
-            found = [{n: (r[f"{n}.action"], json.loads(r[f"{n}.set"]), float(r[f"{n}.confidence"])) for n in ("severity", "human")} for r in csv.DictReader(file)]
+            found = [
+                {n: (r[f"{n}.action"], json.loads(r[f"{n}.set"]), float(r[f"{n}.confidence"])) for n in ("severity", "human")}
+                for r in csv.DictReader(file)
+            ]
     else:
         lines = [json.loads(line)["fields"] for line in output.read_text().splitlines()]
         found = [{n: (f["action"], f["set"], f["confidence"]) for n, f in fields.items()} for fields in lines]
@@ -119,7 +122,10 @@ def test_files_of_decisions_say_what_to_do(call, ending: str, tmp_path: Path) ->
         (("--calibration", "none.json"), "'none.json' does not exist"),
         (("--calibration", "schema.json"), "damaged"),
         (("--calibration", "calibration.json", "--consistency", "measure"), "fitted with --consistency enforce, not measure"),
-        (("--calibration", "calibration.json", "--layout", "context-first"), "was fitted with layout 'schema-first', not 'context-first'"),
+        (
+            ("--calibration", "calibration.json", "--layout", "context-first"),
+            "was fitted with layout 'schema-first', not 'context-first'",
+        ),
         (("--calibration", "calibration.json", "--permutations", "2"), "was fitted with permutations 1, not 2"),
         (("--calibration", "calibration.json", "--max-risk", "0.0001"), "can't be certified"),
         (("--calibration", "calibration.json", "--sets", "0.001"), "need 999 held-out rows, and there are 50"),

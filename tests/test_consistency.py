@@ -1,25 +1,13 @@
-"""Rule violations and order effects."""
+"""Order effects; rules are tested in test_rules."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from rlcd_lite.consistency import order_effects, violations
+from rlcd_lite.consistency import order_effects
 from rlcd_lite.errors import UserError
 from rlcd_lite.resample import mean_interval
-
-
-def test_a_rule_is_broken_only_by_a_premise_without_its_conclusion():
-    severity, human = np.array(["critical", "critical", "low", "low"]), np.array([True, False, True, False])
-    assert violations(severity == "critical", human).tolist() == [False, True, False, False]
-    assert not violations(severity == "never", human).any()
-
-
-@pytest.mark.parametrize(("premise", "conclusion"), [([True], [True, False]), ([], []), ([1], [True]), ([[True]], [[True]])])
-def test_bad_truth_values_are_refused(premise, conclusion):
-    with pytest.raises(UserError, match="truth values"):
-        violations(premise, conclusion)
 
 
 def test_order_effects_by_hand():

@@ -23,7 +23,7 @@ from rlcd_lite.calibration import brier, ece, log_loss
 from rlcd_lite.cli import main
 from rlcd_lite.commands.eval import dataset_names
 from rlcd_lite.datasets import Dataset, Example, load
-from rlcd_lite.datasets.synthetic import RULE, SCHEMA
+from rlcd_lite.datasets.synthetic import SCHEMA
 from rlcd_lite.decision_table import (
     CALIBRATION,
     TEST,
@@ -36,11 +36,12 @@ from rlcd_lite.decision_table import (
     signals,
     write_table,
 )
+from rlcd_lite.enforced import rule_summary
 from rlcd_lite.errors import UserError
 from rlcd_lite.evaluate import Part, decide_part, parts
 from rlcd_lite.schema import Field, Option, Schema
 from rlcd_lite.scores import FieldScores, Scores
-from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, read_eval, summarise, violation_summary, write_eval
+from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, read_eval, summarise, write_eval
 
 QUICK = {"resamples": 50, "seed": 0}
 
@@ -248,15 +249,31 @@ def test_a_summary_holds_the_metrics_of_its_table() -> None:
     assert 0 <= summary["bayes"]["regret"]["estimate"] <= 1
 
 
-def test_violations_count_critical_tickets_without_a_human() -> None:
+def test_rules_are_broken_before_they_are_enforced_and_never_after() -> None:
     rows = table(permutations=0)
-    found = violation_summary(rows, SCHEMA, RULE)
+    found = rule_summary(rows, SCHEMA, resamples=50)
     by_example: dict[str, dict[str, int]] = {}
     for row in select(rows, TEST):
         by_example.setdefault(row.example, {})[row.field] = row.choice
     broken = sum(choices["severity"] == 3 and choices["needs_human"] == 1 for choices in by_example.values())
-    assert found["rate"]["estimate"] == broken / 40
-    assert found["rate"]["low"] <= found["rate"]["estimate"] <= found["rate"]["high"]
+    (before,) = found["before"]
+    assert before["rate"]["estimate"] == broken / 40 > 0
+    assert before["rate"]["low"] <= before["rate"]["estimate"] <= before["rate"]["high"]
+    assert before["rule"] == 'severity = "critical" ⇒ needs_human = true'
+    assert {name: rate["estimate"] for name, rate in found["after"].items()} == {"softmax": 0, "softmax_ts": 0}
+    test = select(rows, TEST)
+    for name, field in found["fields"].items():
+        own = [row for row in test if row.field == name]
+        right = [row.choice == row.label for row in own]
+        confidence = signals(own, fit_temperatures(rows)).confidence
+        for signal, effect in field.items():
+            assert effect["accuracy"]["before"] == pytest.approx(np.mean(right))
+            assert effect["brier"]["before"] == pytest.approx(float(brier(confidence[signal], np.array(right, dtype=int))))
+            for metric in ("accuracy", "brier"):
+                change = effect[metric]["after"] - effect[metric]["before"]
+                assert effect[metric]["difference"]["estimate"] == pytest.approx(change, abs=1e-12)
+        if name == "team":  # no rule is about it
+            assert field["softmax"]["brier"]["difference"]["estimate"] == 0
 
 
 def test_an_arm_does_not_differ_from_itself_and_never_from_other_examples() -> None:
@@ -315,7 +332,7 @@ def test_the_command_writes_tables_and_eval_json(evaluate, tmp_path: Path) -> No
     (result,) = evaluation["results"]
     assert result["arm"] == "base"
     assert result["order"]["shuffles"] == 2
-    assert result["violations"]["contexts"] == 6
+    assert result["rules"]["contexts"] == 6
     assert evaluation["datasets"]["synthetic"]["n"] == 6
     rows = read_table(tmp_path / "out" / result["table"])
     assert len(rows) == 3 * (5 + 6 + 2 * 3)

@@ -20,14 +20,17 @@ from rlcd_lite.scores import FieldScores
 GRID = (0.1, 0.3, 0.5, 0.7, 0.9)
 SCHEMA = Schema.of(
     {
-        "fields": [{"name": "severity", "type": "choice", "options": ["low", "high", "critical"]}, {"name": "human", "type": "bool"}],
+        "fields": [
+            {"name": "severity", "type": "choice", "options": ["low", "high", "critical"]},
+            {"name": "human", "type": "bool"},
+        ],
         "rules": [{"if": {"severity": "critical"}, "then": {"human": True}}],
     }
 )
 
 
 def rows(n, seed=0, split="fit", sharpness=3.0):
-    """Rows of an over-confident model: labels are drawn from the product of softmax(z) given the rule, its logits are sharpness · z."""
+    """Of an over-confident model: labels are drawn from the product of softmax(z) given the rule; its logits are sharpness · z."""
     rng = np.random.default_rng(seed)
     out = []
     for i in range(n):
@@ -67,7 +70,10 @@ def test_held_out_rows_are_decided_as_texts_are(calibrated):
     calibration, held = calibrated
     for i, pair in enumerate(by_example(held)[:40]):
         found = decision(
-            SCHEMA, tuple(FieldScores(torch.tensor(r.logits), torch.tensor(r.stated_logits), GRID) for r in pair), [None, None], calibration
+            SCHEMA,
+            tuple(FieldScores(torch.tensor(r.logits), torch.tensor(r.stated_logits), GRID) for r in pair),
+            [None, None],
+            calibration,
         )
         for row, answer in zip(pair, found.fields, strict=True):
             kept = calibration.fields[row.field].held_out
@@ -157,7 +163,13 @@ def test_a_calibration_is_refused_for_anything_else(calibrated, tmp_path):
         path.write_text(json.dumps(whole | change))
         with pytest.raises(UserError, match=words):
             read_calibration(path, {})
-    for broken in ("", "[]", "{", '{"version": 1', json.dumps(whole).replace(str(whole["fields"]["human"]["held_out"]["confidence"][0]), "NaN", 1)):
+    for broken in (
+        "",
+        "[]",
+        "{",
+        '{"version": 1',
+        json.dumps(whole).replace(str(whole["fields"]["human"]["held_out"]["confidence"][0]), "NaN", 1),
+    ):
         path.write_text(broken)
         with pytest.raises(UserError, match="damaged"):
             read_calibration(path, {})
@@ -166,7 +178,16 @@ def test_a_calibration_is_refused_for_anything_else(calibrated, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"fields": [{"name": "severity", "type": "choice", "options": ["low", "high", "fatal"]}, {"name": "human", "type": "bool"}], "rules": []}, "field 'severity' differs"),
+        (
+            {
+                "fields": [
+                    {"name": "severity", "type": "choice", "options": ["low", "high", "fatal"]},
+                    {"name": "human", "type": "bool"},
+                ],
+                "rules": [],
+            },
+            "field 'severity' differs",
+        ),
         ({"fields": [{"name": "human", "type": "bool"}], "rules": []}, "for the fields severity, human, not human"),
         ({"rules": [{"not": {"severity": "critical"}}]}, "other rules"),
         ({"rules": []}, "other rules"),
@@ -244,7 +265,7 @@ def test_what_cannot_be_certified_is_refused_with_what_it_takes(calibrated):
     certificate = promise_field(short, 0.001)
     assert certificate.threshold is None
     assert f"needs about {certificate.more_rows} held-out rows more than its 300" in refusal("human", certificate)
-    with pytest.raises(UserError, match="sets that miss at most 0.001 need 999 held-out rows"):
+    with pytest.raises(UserError, match=r"sets that miss at most 0.001 need 999 held-out rows"):
         promise(calibration, sets=0.001)
 
 

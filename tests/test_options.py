@@ -108,7 +108,7 @@ def test_verbatim_is_the_same_cached_and_in_rows_of_any_size(tokenizer, readout:
         expected = [torch.cat([field.choice for field in text]) for text in engine.score(INTENT, TEXTS)]
     session = engine.schema_session(INTENT)
     alone = [session.score([engine.encode(Schema.of(INTENT), text)])[0] for text in TEXTS]
-    rows = [list(engine.score_many(INTENT, TEXTS, budget=budget)) for budget in (1, 10_000)]
+    rows = [list(engine.score_runs([(INTENT, TEXTS)], budget=budget)) for budget in (1, 10_000)]
     for found in (alone, *rows):
         for scores, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(torch.cat([s.choice for s in scores]), theirs, rtol=1e-4, atol=1e-4)
@@ -401,7 +401,7 @@ def test_a_measured_prior_makes_the_mean_scores_zero(tokenizer, scoring: str, pe
     again = engine.measure_prior(pairs)
     assert again == engine.prior  # it is measured on scores as they are
     if permutations == 1:
-        found = torch.stack([torch.cat([f.choice for f in text]) for text in engine.score_many(INTENT, TEXTS)])
+        found = torch.stack([torch.cat([f.choice for f in text]) for text in engine.score_runs([(INTENT, TEXTS)])])
         torch.testing.assert_close(found.mean(0), torch.zeros(10), atol=1e-4, rtol=0)
 
 

@@ -20,17 +20,18 @@ from rlcd_lite import figures
 from rlcd_lite.cli import main
 from rlcd_lite.datasets import Split, synthetic
 from rlcd_lite.decision_table import CALIBRATION, TEST, DecisionRow, fit_temperatures, read_table, select, signals, write_table
+from rlcd_lite.enforced import rule_summary
 from rlcd_lite.merge import merge, missing_comparisons
 from rlcd_lite.report import GAP, build, interval, markdown, number
 from rlcd_lite.report_page import page
 from rlcd_lite.selective import aurc
-from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, read_eval, summarise, violation_summary, write_eval
+from rlcd_lite.summary import EVAL_VERSION, compare, order_summary, read_eval, summarise, write_eval
 
 ROOT = Path(__file__).parents[1]
 GRID = (0.1, 0.3, 0.5, 0.7, 0.9)
 DRAWS = {"resamples": 30, "seed": 0}
 ODD = "odd <b>bold</b> | $x_1$ _it_ & 'q' 票"
-NOTES = ("per-field accuracy", "violations", "fitted T", "sensitivity", "Bayes", "true posterior")
+NOTES = ("per-field accuracy", "broken rules", "fitted T", "sensitivity", "Bayes", "true posterior")
 Tables = dict[tuple[str, str], list[DecisionRow]]
 
 
@@ -75,7 +76,7 @@ def write(folder: Path, tables: Tables) -> Path:
         result = {"arm": arm, "dataset": name, "table": f"decisions/{i}.csv.gz", "contract": contract} | summarise(rows, **DRAWS)
         result["order"] = order_summary(rows, **DRAWS)
         if name == "synthetic":
-            result["violations"] = violation_summary(rows, synthetic.SCHEMA, synthetic.RULE)
+            result["rules"] = rule_summary(rows, synthetic.SCHEMA, **DRAWS)
         results.append(result)
     for name in names:
         for a, b in itertools.combinations(arms, 2):
@@ -229,13 +230,19 @@ def test_every_number_of_the_notes_and_of_the_base_table_is_evals(folder: Path, 
         same(told["fitted T"], *(f["temperature"]["value"] for f in fields), digits=2)
         assert told["fitted T"].count("at the ceiling") == sum(f["temperature"]["at_ceiling"] for f in fields)
         assert ("sensitivity" in told) == (result["order"] is not None)
-        assert ("violations" in told) == ("Bayes" in told) == ("true posterior" in told) == (result["dataset"] == "synthetic")
+        assert ("broken rules" in told) == ("Bayes" in told) == ("true posterior" in told) == (result["dataset"] == "synthetic")
         if order := result["order"]:
             same(told["sensitivity"], *ends(order["total_variation"]), *ends(order["flip_rate"]))
             assert told["sensitivity"].endswith(f"(k = {order['shuffles']}, n = {order['contexts']})")
         if result["dataset"] == "synthetic":
-            same(told["violations"], *ends(result["violations"]["rate"]))
-            assert result["violations"]["rule"] in told["violations"]
+            (before,) = result["rules"]["before"]
+            same(
+                told["broken rules"].replace(before["rule"], ""),
+                *ends(before["rate"]),
+                0,
+                *ends(result["rules"]["after"]["softmax"]),
+            )
+            assert before["rule"] in told["broken rules"]
             same(told["Bayes"], result["bayes"]["accuracy"], *ends(result["bayes"]["regret"]))
             same(told["true posterior"], *(s["posterior_error"]["mean_absolute"] for s in result["signals"].values()))
         if result["arm"] == "base":
@@ -486,8 +493,9 @@ def test_ab_eval_trains_each_arm_by_its_config(fake_uv: dict[str, str]) -> None:
         rest = f"--dataset no-such-set --run-name ab-no-such-set-{{}}-{seed} --precision bf16"
         flags = f"--config configs/warm_up.yaml --steps 200 --seed {seed}"
         assert warm == f"run --all-extras rlcd-lite train {flags} {rest.format('warm_up')}"
+        start = f"--seed {100 + seed} --adapter runs/ab-no-such-set-warm_up-{seed}/adapter"
         for arm, line in zip(arms, train, strict=True):
-            flags = f"--config configs/{arm}.yaml --steps 200 --seed {100 + seed} --adapter runs/ab-no-such-set-warm_up-{seed}/adapter"
+            flags = f"--config configs/{arm}.yaml --steps 200 {start}"
             assert line == f"run --all-extras rlcd-lite train {flags} {rest.format(arm)}"
         assert f"--arms base,runs/ab-no-such-set-grpo_rlcr-{seed},runs/ab-no-such-set-sft_ce-{seed} --datasets" in evaluate
         assert evaluate.endswith(f"--output runs/ab-no-such-set-{seed} --calibration-n 50")

@@ -14,7 +14,8 @@ from rlcd_lite.consistency import broken, rule_text
 from rlcd_lite.errors import UserError
 from rlcd_lite.rules import LIMIT, Conditioned, log_satisfied, system
 from rlcd_lite.rules import condition as condition_many
-from rlcd_lite.schema import Array, Condition, Field, Object, Option, Rule, Schema
+from rlcd_lite.schema import Condition, Field, Option, Rule, Schema
+from rlcd_lite.shape import Array, Object
 
 unhurried = settings(deadline=None, max_examples=100)
 
@@ -146,7 +147,10 @@ def test_triage_by_hand():
 
 
 def test_many_texts_are_conditioned_as_each_by_itself():
-    rows = [torch.randn(7, len(f.options), generator=torch.Generator().manual_seed(i)).log_softmax(-1) for i, f in enumerate(TRIAGE.fields)]
+    rows = [
+        torch.randn(7, len(f.options), generator=torch.Generator().manual_seed(i)).log_softmax(-1)
+        for i, f in enumerate(TRIAGE.fields)
+    ]
     many = condition_many(system(TRIAGE), rows)
     for i in range(7):
         one = condition(system(TRIAGE), [row[i].double() for row in rows])

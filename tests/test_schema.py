@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic import Field as PydanticField
 
+from rlcd_lite.decisions import Decision, FieldDecision
 from rlcd_lite.errors import UserError
-from rlcd_lite.schema import Decision, Field, FieldDecision, Option, Schema
+from rlcd_lite.schema import Field, Option, Schema
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(lambda s: s.strip() != "")
 names = st.lists(text, min_size=1, max_size=4, unique=True).filter(lambda n: not any(x + "_confidence" in n for x in n))
@@ -196,14 +198,14 @@ def bad_model(annotation: Any, **constraints: Any) -> type[BaseModel]:
     ("model", "words"),
     [
         (bad_model(str), "str"),
-        (bad_model(list[str]), "list[str]"),
-        (bad_model(int | None), "int | None"),
+        (bad_model(list[str]), "an enum of strings or integers"),
+        (bad_model(int | None), "minimum"),
         (bad_model(int), "minimum"),
-        (bad_model(int, ge=0, multiple_of=2), "MultipleOf"),
+        (bad_model(int, ge=0, multiple_of=2), "multipleOf"),
         (bad_model(int, ge=0, le=1000), "1001 integers"),
         (bad_model(float), "probability of yes"),
         (bad_model(float, ge=0, le=2), "probability of yes"),
-        (bad_model(Literal["only"]), "1 option"),
+        (bad_model(Callable[[], int]), "CallableSchema"),
         (bad_model(Literal[True, "a"]), "True"),
     ],
 )
@@ -272,13 +274,12 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"properties": {"a": {"type": "integer"}}}, "minimum"),
     ({"properties": {"a": {"type": "integer", "multipleOf": 2}}}, "'multipleOf'"),
     ({"properties": {"a": {"enum": ["x", {"y": 1}]}}}, "{'y': 1}"),
-    ({"properties": {"a": {"enum": ["x", None]}}}, "None"),
     ({"properties": {"a": {"enum": [1, 2], "type": "string"}}}, "string"),
     ({"properties": {"a": {"enum": "xy"}}}, "'xy'"),
-    ({"properties": {"a": {"type": "boolean", "const": True}}}, "'const'"),
+    ({"properties": {"a": {"type": "boolean", "const": True}}}, "no fields"),
     ({"properties": {"a": {"type": "boolean"}}, "required": ["b"]}, "'b'"),
     ({"properties": {"a": {"type": "boolean"}}, "additionalProperties": {"type": "string"}}, "additionalProperties"),
-    ({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {}}, "'$defs'"),
+    ({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {}}, "'#/$defs/A'"),
     ({"properties": {"a": {"type": "boolean", "title": 3}}}, "3"),
 ]
 

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from rlcd_lite.decisions import Decision, FieldDecision
 from rlcd_lite.errors import UserError
-from rlcd_lite.schema import Decision, Field, FieldDecision, Option, Schema
+from rlcd_lite.schema import Field, Option, Schema
 
 if TYPE_CHECKING:
     from rlcd_lite.engine import DecisionEngine

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.special import expit
 from torch import Tensor
 
 from rlcd_lite.calibration_file import Calibration, Distribution
@@ -53,8 +52,7 @@ def answers(
     found = condition(system(schema, consistency == "enforce"), log_p)
     columns = []
     for i, field in enumerate(schema.fields):
-        column = [scores[i] for scores in texts]
-        columns.append(_answers(column, found.choices[:, i], found.log_p[i], confidences.get(field.name)))
+        columns.append(_answers([scores[i] for scores in texts], found.choices[:, i], found.log_p[i], confidences.get(field.name)))
     return list(zip(zip(*columns, strict=True), found.joint.exp().tolist(), strict=True))
 
 
@@ -125,4 +123,3 @@ def order_effect(probabilities: Tensor, orders: Tensor) -> OrderEffect:
     apart = (orders.double().exp() - probabilities).abs().sum(-1) / 2  # (k,)
     flipped = orders.argmax(-1) != probabilities.argmax()
     return OrderEffect(len(orders), float(apart.mean()), float(flipped.double().mean()))
-

@@ -21,7 +21,7 @@ from rlcd_lite.schema import Field as SchemaField
 from rlcd_lite.schema import Schema
 from rlcd_lite.settings import Consistency
 
-VERSION = 1
+VERSION: Literal[1] = 1
 Distribution = Annotated[Identity | Temperature | Ensemble, Field(discriminator="kind")]
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -97,11 +97,15 @@ class Calibration(Frozen):
             )
         for name, digest in found.items():
             if digest != self.asked[name]:
-                raise UserError(f"field {shorten(name)} differs from the one that was calibrated: fit a calibration for this schema.")
+                raise UserError(
+                    f"field {shorten(name)} differs from the one that was calibrated: fit a calibration for this schema."
+                )
         if consistency != self.consistency:
             raise UserError(f"the calibration was fitted with --consistency {self.consistency}, not {consistency}: use the same.")
         if tied(schema) != self.tied:
-            raise UserError("the schema has other rules or another shape than the one that was calibrated: fit a calibration for it.")
+            raise UserError(
+                "the schema has other rules or another shape than the one that was calibrated: fit a calibration for it."
+            )
 
 
 def asked(schema: Schema, varying: bool = False) -> dict[str, str]:

@@ -11,24 +11,8 @@ import numpy.typing as npt
 
 from rlcd_lite.calibration import Floats
 from rlcd_lite.errors import UserError
-from rlcd_lite.schema import Array, Condition, Rule, Schema
-
-Bools = npt.NDArray[np.bool_]
-
-
-def violations(premise: npt.ArrayLike, conclusion: npt.ArrayLike) -> Bools:
-    """Where the rule "premise implies conclusion" is broken, for instance ``severity == "critical"`` without ``needs_human``.
-
-    Both are ``(n,)`` truth values of the predictions, one a context. The violation rate is the mean over *all* contexts (range 0
-    to 1), so a model that never states the premise never breaks the rule; its interval is `rlcd_lite.selective.clopper_pearson`.
-    """
-    p, c = np.asarray(premise), np.asarray(conclusion)
-    if p.shape != c.shape or p.ndim != 1 or p.size == 0 or p.dtype != np.bool_ or c.dtype != np.bool_:
-        raise UserError(
-            f"premise {p.shape} {p.dtype} and conclusion {c.shape} {c.dtype}: give truth values, one of each a context."
-        )
-    broken: Bools = p & ~c
-    return broken
+from rlcd_lite.schema import Condition, Rule, Schema
+from rlcd_lite.shape import Array
 
 
 def broken(schema: Schema, choices: Sequence[int]) -> tuple[Rule, ...]:

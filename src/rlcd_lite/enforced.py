@@ -1,4 +1,4 @@
-"""What holding answers to the schema's rules changes, from a decision table: violations, accuracy and Brier score before and after."""
+"""What holding answers to the rules changes, from a decision table: violations, accuracy and Brier score before and after."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def rule_summary(rows: Sequence[DecisionRow], schema: Schema, *, resamples: int 
     """The test split's answers one field at a time (``before``) and given the rules (``after``), by the softmax and by the softmax
     after each field's temperature.
 
-    ``rate``: of each rule, the share of contexts whose answers break it, and under ``after`` that of any rule. ``fields``: per field
-    and signal, accuracy and Brier score (of the choice's probability) before and after, and the difference, paired over contexts.
+    ``rate``: of each rule, the share of contexts whose answers break it, and under ``after`` that of any rule. ``fields``: per
+    field and signal, accuracy and Brier score (of the choice's probability) before and after, and the difference, paired over
+    contexts.
     """
     temperatures = fit_temperatures(rows)
     groups = [list(group) for _, group in groupby(select(rows, TEST), key=lambda row: row.example)]
@@ -33,7 +34,8 @@ def rule_summary(rows: Sequence[DecisionRow], schema: Schema, *, resamples: int 
     out: dict[str, Any] = {
         "contexts": len(groups),
         "before": [
-            {"rule": rule_text(rule, schema), "rate": _rate(sum(rule in found for found in each), len(groups))} for rule in schema.rules
+            {"rule": rule_text(rule, schema), "rate": _rate(sum(rule in found for found in each), len(groups))}
+            for rule in schema.rules
         ],
         "after": {},
         "fields": {field.name: {} for field in schema.fields},

@@ -1,8 +1,8 @@
 """One forward pass answers every field: the engine turns schemas and texts into a token tree and its logits into answers.
 
-`score_batch` keeps the graph for training; `score_many`, `decide`, `decide_many` and the two sessions turn scores into decisions,
-joined over several orders of the options if the engine has more than one. Only the final of a tournament and the later rounds of
-``permutations="auto"`` take another pass.
+`score_batch` keeps the graph for training, `score_runs` streams; `decide`, `decide_many` and the two sessions turn scores into
+decisions, joined over several orders of the options if the engine has more than one. Only the final of a tournament and the later
+rounds of ``permutations="auto"`` take another pass.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rlcd_lite.answers import decision
 from rlcd_lite.calibration_file import Calibration, label_hash
 from rlcd_lite.candidates import confidence_labels, option_labels
 from rlcd_lite.contract import Contract, Prior, PriorKey, agree
+from rlcd_lite.decisions import Decision
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.forward import Forward, Prefix
 from rlcd_lite.models import LoadedModel, load_model
@@ -31,7 +32,7 @@ from rlcd_lite.packing import TokenTree
 from rlcd_lite.priors import CONTENT_FREE, default_kind
 from rlcd_lite.prompts import Answer, Prompt
 from rlcd_lite.questions import final, fold, fold_tournament, questions, scoring
-from rlcd_lite.schema import Decision, Field, Schema
+from rlcd_lite.schema import Field, Schema
 from rlcd_lite.scores import FieldScores, Scores, joined
 from rlcd_lite.settings import (
     DEFAULT_MODEL,
@@ -133,9 +134,7 @@ class DecisionEngine:
         asked = {"layout": layout, "confidence": confidence, "grid": grid}
         given = asked | {"scoring": scoring, "readout": readout, "options": options}
         contract = agree(loaded.contract, str(adapter or name), given)
-        return cls(
-            loaded, contract, prior=prior, permutations=permutations, calibration=calibration, consistency=consistency
-        )
+        return cls(loaded, contract, prior=prior, permutations=permutations, calibration=calibration, consistency=consistency)
 
     # ---- what is asked ----
 
@@ -206,29 +205,6 @@ class DecisionEngine:
         answers, _, _ = self._run(asks)
         return [self._scores(Schema.of(schema), orders) for (schema, _), orders in zip(batch, answers, strict=True)]
 
-    def score_many(
-        self,
-        schema: SchemaLike,
-        contexts: Iterable[str],
-        *,
-        coverage: bool = False,
-        budget: int | None = None,
-        trace: Trace | None = None,
-        spread: bool = False,
-    ) -> Iterator[Scores]:
-        """Logits of every field over each text, on the CPU and without a graph: a stream in input order.
-
-        Texts share packed rows of up to ``budget`` tokens (a longer text has a row of its own; None: `CPU_BUDGET` or
-        `ACCELERATOR_BUDGET`), and the part of the prompt that all of them share is run once. ``trace`` is given one record per
-        read-out, in order. Raises `UserError` for a text that does not fit and for a logit that is not a number.
-
-        ``spread``: share the rows out among the processes of the run (`rlcd_lite.ranks`). Each of them must make the same calls
-        with the same texts, each is given all scores, and the scores are those of one process, to the bit on equal machines.
-        """
-        if isinstance(contexts, str):
-            raise UserError(f"contexts are the single text {shorten(contexts)}: give a list of texts, or use decide.")
-        return self.score_runs([(schema, contexts)], coverage=coverage, budget=budget, trace=trace, spread=spread)
-
     def score_runs(
         self,
         runs: Iterable[tuple[SchemaLike, Iterable[str]]],
@@ -238,7 +214,15 @@ class DecisionEngine:
         trace: Trace | None = None,
         spread: bool = False,
     ) -> Iterator[Scores]:
-        """`score_many` over runs of texts that have a schema each: one stream, whose texts are counted through."""
+        """Logits of every field over runs of texts that have a schema each, on the CPU, without a graph: a stream in input order.
+
+        Texts share packed rows of up to ``budget`` tokens (a longer text has a row of its own; None: `CPU_BUDGET` or
+        `ACCELERATOR_BUDGET`), and the part of the prompt that all of them share is run once. ``trace`` is given one record per
+        read-out, in order. Raises `UserError` for a text that does not fit and for a logit that is not a number.
+
+        ``spread``: share the rows out among the processes of the run (`rlcd_lite.ranks`). Each of them must make the same calls
+        with the same texts, each is given all scores, and the scores are those of one process, to the bit on equal machines.
+        """
         budget = budget or self._budget()
         processes, own = (ranks.world(), ranks.rank()) if spread else (1, 0)
         for batches in ranks.rounds(self._batches(runs, budget), processes):
@@ -313,9 +297,11 @@ class DecisionEngine:
         trace: Trace | None = None,
         spread: bool = False,
     ) -> Iterator[Decision]:
-        """Answer ``schema`` over each text: the decisions of `score_many`, with the numbers of `decide` to rounding."""
+        """Answer ``schema`` over each text: the scores of `score_runs`, read as decisions; the numbers of `decide` to rounding."""
+        if isinstance(contexts, str):
+            raise UserError(f"contexts are the single text {shorten(contexts)}: give a list of texts, or use decide.")
         schema = Schema.of(schema)
-        for scores in self.score_many(schema, contexts, coverage=coverage, budget=budget, trace=trace, spread=spread):
+        for scores in self.score_runs([(schema, contexts)], coverage=coverage, budget=budget, trace=trace, spread=spread):
             yield self.decision(schema, scores)
 
     def decide(self, schema: SchemaLike, context: str, *, coverage: bool = False, trace: Trace | None = None) -> Decision:
@@ -483,7 +469,7 @@ class DecisionEngine:
 
     def measure_prior(self, pairs: Iterable[tuple[SchemaLike, str]], budget: int | None = None) -> Prior:
         """Mean scores of every question over texts that need no labels, in all orders that the engine shows: labels' by their place
-        in the list, verbatim options' by option. ``budget`` as in `score_many`."""
+        in the list, verbatim options' by option. ``budget`` as in `score_runs`."""
         found: dict[PriorKey, list[Tensor]] = {}
         count = 0
         runs = ((schema, [text for _, text in run]) for schema, run in groupby(pairs, key=lambda pair: Schema.of(pair[0])))

@@ -1,4 +1,9 @@
-"""The one exception for a user's mistake."""
+"""The one exception for a user's mistake, and the checks of text and keys that raise it everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class UserError(ValueError):
@@ -13,3 +18,33 @@ def shorten(value: object, limit: int = 60) -> str:
     text = repr(value)
     half = (limit - 1) // 2
     return text if len(text) <= limit else f"{text[:half]}…{text[-half:]}"
+
+
+def check_text(text: Any, what: str) -> None:
+    """`UserError` unless ``text`` is a string of whole Unicode characters, or None; ``what`` names it."""
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise UserError(f"{what} is {shorten(text)}: it must be a string.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{what} holds half of a surrogate pair at character {error.start}, which is not Unicode text: remove it."
+        ) from None
+
+
+def check_keys(source: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """`UserError` unless every key of ``source`` is known; ``where`` names the source."""
+    if unknown := [k for k in source if k not in set(known)]:
+        raise UserError(f"{where} has {shorten(unknown[0])}, which is not supported here: known are {', '.join(sorted(known))}.")
+
+
+def first_duplicate(items: Iterable[str]) -> str | None:
+    """The first item that came before, or None where all differ."""
+    seen: set[str] = set()
+    for item in items:
+        if item in seen:
+            return item
+        seen.add(item)
+    return None

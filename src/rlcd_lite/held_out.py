@@ -45,12 +45,12 @@ def calibrated_fields(
     out = {}
     for name in fields:
         kept = [_held(row, answer) for row, answer in unseen if row.field == name]
-        rows = HeldOut(**{key: tuple(entry[key] for entry in kept) for key in HeldOut.model_fields})
+        rows = HeldOut.model_validate({key: [entry[key] for entry in kept] for key in HeldOut.model_fields})
         counts = {len(row.logits) for row in (*fit, *held) if row.field == name}
         out[name] = CalibratedField(
             distribution=distributions[name],
             fitted=fitted[name],
-            grid=threshold_grid([answer.confidence for row, answer in seen if row.field == name]),
+            grid=threshold_grid([answer.confidence or 0.0 for row, answer in seen if row.field == name]),
             held_out=rows,
             ece=_ece(rows, seed),
             options=counts.pop() if len(counts) == 1 else None,
@@ -74,7 +74,9 @@ def _decided(
     out: list[tuple[DecisionRow, Answer]] = []
     for schema, run in groupby(texts, key=lambda text: schemas[text[0].example]):
         group = list(run)
-        scores = [tuple(FieldScores(torch.tensor(row.logits), torch.tensor(row.stated_logits), row.grid) for row in t) for t in group]
+        scores = [
+            tuple(FieldScores(torch.tensor(row.logits), torch.tensor(row.stated_logits), row.grid) for row in t) for t in group
+        ]
         for text, (found, _) in zip(group, answers(schema, scores, consistency, distributions, confidences), strict=True):
             out += zip(text, found, strict=True)
     return out

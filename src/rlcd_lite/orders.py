@@ -73,11 +73,11 @@ def settled(log_probs: Tensor, count: int) -> bool:
 
 
 def shuffled_order(field: Field, dice: random.Random) -> list[int]:
-    """The field's options in a random order; the groups of a hierarchy stay together and none-of-the-above stays last."""
+    """The field's options in a random order; the groups of a hierarchy stay together; none of the above, or null, stays last."""
     order: list[int] = []
     at = 0
     parts = []
-    for group in field.hierarchy or (Group("", len(field.options) - field.none_of_the_above),):
+    for group in field.hierarchy or (Group("", len(field.options) - field.fixed),):
         part = list(range(at, at + group.size))
         dice.shuffle(part)
         parts.append(part)
@@ -91,7 +91,7 @@ def shuffled_order(field: Field, dice: random.Random) -> list[int]:
 
 def other_order(field: Field, dice: random.Random) -> list[int]:
     """`shuffled_order`, drawn until it is another than the field's own; that one if there is no other."""
-    sizes = [group.size for group in field.hierarchy] or [len(field.options) - field.none_of_the_above]
+    sizes = [group.size for group in field.hierarchy] or [len(field.options) - field.fixed]
     own = order = list(range(len(field.options)))
     while order == own and (len(sizes) > 1 or max(sizes) > 1):
         order = shuffled_order(field, dice)
@@ -107,7 +107,7 @@ def reordered(field: Field, order: Sequence[int]) -> Field:
     options = tuple(field.options[i] for i in order)
     owner = [group for group in field.hierarchy for _ in range(group.size)]
     groups = tuple(dict.fromkeys(owner[i] for i in order if i < len(owner)))
-    return Field(field.name, kind, options, field.description, field.scoring, groups, field.none_of_the_above)
+    return Field(field.name, kind, options, field.description, field.scoring, groups, field.none_of_the_above, field.optional)
 
 
 def shuffled(schema: Schema, dice: random.Random) -> Schema:

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from rlcd_lite.decisions import Decision
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.rows import SUFFIXES
-from rlcd_lite.schema import Decision, Schema
+from rlcd_lite.schema import Schema
 
 Record = dict[str, Any]
 
@@ -145,8 +146,8 @@ def decision_record(line: int, row_id: Any, decision: Decision) -> Record:
 
 
 def csv_columns(schema: Schema, run: Record) -> list[str]:
-    """``line``, ``id``, then for each field its value and what is known about it in a run with these settings; probabilities, orders,
-    sets and calibrations are JSON."""
+    """``line``, ``id``, then for each field its value and what is known about it in a run with these settings; probabilities,
+    orders, sets and calibrations are JSON."""
     asked = {"coverage": run["coverage"], "orders": run["permutations"] != 1}
     acted = {"action": run["max_risk"] is not None, "set": run["sets"] is not None}
     calibrated = ["confidence", "calibration"] if run["calibration_sha256"] else []

@@ -37,10 +37,9 @@ class Promises:
     def _kept(self, answer: FieldDecision) -> FieldDecision:
         name = answer.field.name
         if self.certificates:
-            found = self.certificates.get(name)
-            sure = found is not None and found.threshold is not None and answer.applied is not None
-            automate = sure and bool(passed(answer.applied.confidence, found.threshold))
-            answer = replace(answer, action="automate" if automate else "review")
+            threshold = self.certificates[name].threshold if name in self.certificates else None
+            sure = threshold is not None and answer.applied is not None and passed(answer.applied.confidence, threshold)
+            answer = replace(answer, action="automate" if sure else "review")
         if name in self.limits:
             answer = replace(answer, options=prediction_set(answer.probabilities, self.limits[name], self.method))
         return answer
@@ -73,7 +72,8 @@ def refusal(name: str, certificate: Certificate) -> str:
     if certificate.more_rows is None:
         reason = "errs too often at every confidence, however many rows there were: allow a higher risk, or train the model."
     else:
-        reason = f"needs about {certificate.more_rows} held-out rows more than its {certificate.rows}: hold out more, or allow a higher risk."
+        more = f"{certificate.more_rows} held-out rows more than its {certificate.rows}"
+        reason = f"needs about {more}: hold out more, or allow a higher risk."
     return f"field {shorten(name)} can't be certified at a risk of {certificate.max_risk:g} and {reason}"
 
 
@@ -88,5 +88,7 @@ def _limits(name: str, entry: CalibratedField, alpha: float, method: SetMethod, 
     if not per_option:
         return limit(scores, alpha)
     if entry.options is None:
-        raise UserError(f"field {shorten(name)} has other options from text to text, which no limit per option is for: leave it out.")
+        raise UserError(
+            f"field {shorten(name)} has other options from text to text, which no limit per option is for: leave it out."
+        )
     return tuple(class_limits(scores, rows.label, entry.options, alpha).tolist())

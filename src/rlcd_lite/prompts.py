@@ -28,11 +28,11 @@ from torch import Tensor
 from rlcd_lite import trie
 from rlcd_lite.candidates import Candidates, confidence_labels, option_labels
 from rlcd_lite.contract import Contract
-from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.errors import UserError, check_text, shorten
 from rlcd_lite.packing import ROOT, TokenTree
 from rlcd_lite.questions import Question
 from rlcd_lite.rewards import confidence_grid
-from rlcd_lite.schema import CONFIDENCE_SUFFIX, check_text
+from rlcd_lite.schema import CONFIDENCE_SUFFIX
 from rlcd_lite.tokens import Encoder
 from rlcd_lite.trie import Trie
 

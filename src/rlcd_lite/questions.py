@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -66,8 +66,8 @@ def questions(field: Field, contract: Contract, order: int = 0, count: int = 1) 
     parts = heats(field) if how == "tournament" else _parts(field)
     out = []
     for i, part in enumerate(parts):
-        n, last = len(part.options), int(part.none_of_the_above)
-        shown = orders(n, count, last)[order] if listed else tuple(range(n))
+        n = len(part.options)
+        shown = orders(n, count, part.fixed)[order] if listed else tuple(range(n))
         out.append(Question(part, shown, verbatim, listed, stated=how != "tournament" and i == 0))
     return tuple(out)
 
@@ -89,9 +89,8 @@ def _parts(field: Field) -> tuple[Field, ...]:
     """The field itself, or the question for its group and those within the groups that have a choice."""
     if not field.hierarchy:
         return (field,)
-    last = field.options[-1:] if field.none_of_the_above else ()
     names = tuple(Option(group.name) for group in field.hierarchy)
-    out = [Field(field.name, "choice", names + last, field.description, none_of_the_above=field.none_of_the_above)]
+    out = [replace(field, options=names + field.options[len(field.options) - field.fixed :], scoring=None, hierarchy=())]
     at = 0
     for group in field.hierarchy:
         if group.size > 1:
@@ -104,9 +103,9 @@ def _parts(field: Field) -> tuple[Field, ...]:
 
 
 def heats(field: Field) -> tuple[Field, ...]:
-    """The options in their order, cut into as few lists as show all, of sizes that differ by one at most. None-of-the-above waits
-    for the final."""
-    options = field.options[: len(field.options) - field.none_of_the_above]
+    """The options in their order, cut into as few lists as show all, of sizes that differ by one at most. None of the above,
+    or null, waits for the final."""
+    options = field.options[: len(field.options) - field.fixed]
     count = math.ceil(len(options) / LISTED)
     edges = [round(i * len(options) / count) for i in range(count + 1)]
     return tuple(
@@ -118,9 +117,9 @@ def heats(field: Field) -> tuple[Field, ...]:
 def final(field: Field, answers: Sequence[Tensor]) -> Field:
     """The question of the second pass: the most probable option of every heat."""
     winners = tuple(heat.options[int(scores.argmax())] for heat, scores in zip(heats(field), answers, strict=True))
-    if field.none_of_the_above:
-        winners += field.options[-1:]
-    return Field(field.name, "choice", winners, field.description, "labels", none_of_the_above=field.none_of_the_above)
+    winners += field.options[len(field.options) - field.fixed :]
+    none, optional = field.none_of_the_above, field.optional
+    return Field(field.name, "choice", winners, field.description, "labels", none_of_the_above=none, optional=optional)
 
 
 def fold_tournament(answers: Sequence[Tensor], winners: Sequence[int], decided: Tensor) -> Tensor:

@@ -154,7 +154,17 @@ class Recipe:
             self._at_least(name, 1)
         for name, least in (("rollouts", 2), ("eval_n", 4)):
             self._at_least(name, least)
-        for name in ("warmup_steps", "eval_every", "w_correct", "w_calibration", "w_order", "w_rules", "beta_kl", "entropy", "weight_decay"):
+        for name in (
+            "warmup_steps",
+            "eval_every",
+            "w_correct",
+            "w_calibration",
+            "w_order",
+            "w_rules",
+            "beta_kl",
+            "entropy",
+            "weight_decay",
+        ):
             self._at_least(name, 0)
         for name in ("lr", "rollout_temp", "max_grad_norm", "clip"):
             value = getattr(self, name)

@@ -296,8 +296,10 @@ def _note(result: Mapping[str, Any]) -> str:
     for name, field in fields.items():
         ceiling = " (at the ceiling: no usable signal)" if field["temperature"]["at_ceiling"] else ""
         temperatures.append(f"{name} = {number(field['temperature']['value'], 2)}{ceiling}")
-    if violations := result.get("violations"):
-        parts.append(f"cross-field violations {interval(violations['rate'])} of {violations['contexts']} ({violations['rule']})")
+    if rules := result.get("rules"):
+        told = ", ".join(f"{interval(rule['rate'])} ({rule['rule']})" for rule in rules["before"])
+        enforced = interval(rules["after"]["softmax"])
+        parts.append(f"broken rules {told} of {rules['contexts']} contexts, {enforced} where rules are enforced")
     parts.append("fitted T " + ", ".join(temperatures))
     if order := result["order"]:
         parts.append(

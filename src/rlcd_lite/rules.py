@@ -19,7 +19,8 @@ from torch import Tensor
 
 from rlcd_lite.consistency import rule_text
 from rlcd_lite.errors import UserError
-from rlcd_lite.schema import Array, Condition, Rule, Schema
+from rlcd_lite.schema import Condition, Rule, Schema
+from rlcd_lite.shape import Array
 
 LIMIT = 1 << 20  # entries of the largest table of an elimination: a tenth of a second
 _LEAST = 1e-300  # of a probability given the rules, so that its logarithm is a number
@@ -95,7 +96,7 @@ def log_satisfied(rules: System, log_p: Sequence[Tensor]) -> Tensor:
 
 
 def condition(rules: System | None, log_p: Sequence[Tensor]) -> Conditioned:
-    """The product of the fields' distributions, log-probabilities (n, K) each, given the rules; without rules, the product itself."""
+    """The product of the fields' distributions, log-probabilities (n, K) each, given the rules; without rules, that product."""
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [row.detach().to("cpu", torch.float64, copy=True) for row in log_p]
         highest, choices = torch.stack([leaf.max(-1).values for leaf in leaves]), [leaf.argmax(-1) for leaf in leaves]

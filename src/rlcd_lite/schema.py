@@ -1,40 +1,40 @@
-"""What is to be decided: fields with a closed set of options, and the decision that answers them.
+"""What is to be decided: fields with a closed set of options, and the rules that their answers keep.
 
 A schema is read from ``{"fields": [...]}``, from a JSON Schema object or from a Pydantic model; all three become the same
-frozen `Schema`. A `Decision` holds one `FieldDecision` per field and is written as JSON that always parses: the JSON is
-assembled from the schema's own values, never from text that a model wrote.
+frozen `Schema`: a flat list of fields, rules between them, and the shape of the object that their answers are assembled into.
 """
 
 from __future__ import annotations
 
 import json
-import types
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from enum import Enum
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args
 
-from annotated_types import Ge, Gt, Interval, Le, Lt
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from rlcd_lite.errors import UserError, shorten
+from rlcd_lite import shape as shapes
+from rlcd_lite.errors import UserError, check_keys, check_text, first_duplicate, shorten
+from rlcd_lite.json_schema import lower, lower_model
 from rlcd_lite.settings import Scoring, check_choice
+from rlcd_lite.shape import Array, Object
 
 MAX_OPTIONS = 255
 CONFIDENCE_SUFFIX = "_confidence"  # the prompt asks for a field's stated confidence under this key
 
 NONE_OF_THE_ABOVE = "none_of_the_above"  # the value of the option that says that no other fits
+NOT_SAID = "not said in the text"  # what null means, unless the schema says it
 
-Value = str | int | bool
+Value = str | int | bool | None
 FieldType = Literal["choice", "bool", "score", "int"]
 
 
 @dataclass(frozen=True)
 class Option:
-    """One possible answer of a field: the JSON value it stands for and, optionally, what it means."""
+    """One possible answer of a field: the JSON value it stands for (None is ``null``) and, optionally, what it means."""
 
     value: Value
     description: str | None = None
@@ -60,7 +60,8 @@ class Field:
     ``choice``: unordered options. ``bool``: ``true`` and ``false``, in this order. ``score``: ordered levels, lowest first.
     ``int``: each integer of a bounded range. ``scoring``: how its options are scored, whatever the engine does with other fields.
     ``hierarchy``: the groups that a choice's options fall into, which follow each other in ``options``. ``none_of_the_above``: the
-    last option, outside all groups, says that no other fits. Raises `UserError` for a name or an option set that can't be decided.
+    last option, outside all groups, says that no other fits. ``optional``: the last option, outside all groups, is ``null``.
+    Raises `UserError` for a name or an option set that can't be decided.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Field:
     scoring: Scoring | None = None
     hierarchy: tuple[Group, ...] = ()
     none_of_the_above: bool = False
+    optional: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -81,16 +83,23 @@ class Field:
             raise UserError(f"{where} has the unknown type {shorten(self.type)}: use one of {', '.join(get_args(FieldType))}.")
         if not 2 <= len(self.options) <= MAX_OPTIONS:
             raise UserError(f"{where} has {_count(self.options)}: a field needs between 2 and {MAX_OPTIONS}.")
-        for option in self.options:
+        if self.none_of_the_above and self.optional:
+            raise UserError(f"{where} is optional and has none_of_the_above: leave one of them out.")
+        if self.optional and self.options[-1].value is not None:
+            raise UserError(f"{where} is optional and ends in {shorten(self.options[-1].value)}: end it in null.")
+        for option in self.options[: len(self.options) - self.optional]:
+            if option.value is None:
+                raise UserError(f'{where} has the option None: leave it out and write "optional": true.')
             if not isinstance(option.value, str | int):
                 raise UserError(f"{where} has the option {shorten(option.value)}: an option is a string or an integer.")
             if not option.text.strip():
                 raise UserError(f"{where} has the blank option {shorten(option.value)}: give every option a text.")
+        for option in self.options:
             check_text(option.text, f"option {shorten(option.value)} of {where}")
             check_text(option.description, f"the description of option {shorten(option.value)} of {where}")
-        if (twice := _first_duplicate(option.text for option in self.options)) is not None:
+        if (twice := first_duplicate(option.text for option in self.options)) is not None:
             raise UserError(f"{where} has the option {shorten(twice)} twice: options must differ.")
-        values = [option.value for option in self.options]
+        values = [option.value for option in self.options][: len(self.options) - self.optional]
         if self.type == "bool" and not (len(values) == 2 and values[0] is True and values[1] is False):
             raise UserError(f"{where} is a bool, whose options are true and false: leave its options out.")
         if self.type == "int" and any(isinstance(v, bool) or not isinstance(v, int) for v in values):
@@ -110,11 +119,11 @@ class Field:
             if not isinstance(group.name, str) or not group.name.strip() or group.size < 1:
                 raise UserError(f"{where} has the group {shorten(group.name)}: a group has a name and one option at least.")
             check_text(group.name, f"group {shorten(group.name)} of {where}")
-        if (twice := _first_duplicate(group.name for group in self.hierarchy)) is not None:
+        if (twice := first_duplicate(group.name for group in self.hierarchy)) is not None:
             raise UserError(f"{where} has the group {shorten(twice)} twice: groups must differ.")
-        if len(self.hierarchy) + self.none_of_the_above < 2:
+        if len(self.hierarchy) + self.fixed < 2:
             raise UserError(f"{where} has one group: leave the hierarchy out, or divide the options among several.")
-        if sum(group.size for group in self.hierarchy) + self.none_of_the_above != len(self.options):
+        if sum(group.size for group in self.hierarchy) + self.fixed != len(self.options):
             raise UserError(f"the groups of {where} have other options than the field: each option is in one group.")
 
     def index(self, value: Value) -> int:
@@ -127,12 +136,17 @@ class Field:
         raise UserError(f"field {shorten(self.name)} has no option {shorten(value)}: its options are {known}{more}.")
 
     @property
+    def fixed(self) -> int:
+        """How many options (0 or 1) stand last in every order and outside all groups: none of the above, or null."""
+        return int(self.none_of_the_above or self.optional)
+
+    @property
     def levels(self) -> tuple[float, ...] | None:
-        """Numbers that an expectation is taken over: the integers themselves where all options are integers, else the
+        """Numbers that an expectation is taken over: the integers themselves where all options but null are integers, else the
         positions 0, 1, …, n-1 of a ``score``; None for ``choice`` and ``bool``, which have no order."""
         if self.type not in ("score", "int"):
             return None
-        values = [option.value for option in self.options]
+        values = [option.value for option in self.options if option.value is not None]
         if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
             return tuple(float(v) for v in values)
         return tuple(float(i) for i in range(len(values)))
@@ -146,29 +160,55 @@ class Field:
             out["scoring"] = self.scoring
         written = [o.value if o.description is None else {"value": o.value, "description": o.description} for o in self.options]
         if self.type == "int":
-            out |= {"minimum": self.options[0].value, "maximum": self.options[-1].value}
+            out |= {"minimum": self.options[0].value, "maximum": self.options[-1 - self.fixed].value}
         elif self.hierarchy:
             ends = list(accumulate(group.size for group in self.hierarchy))
             out["hierarchy"] = {g.name: written[end - g.size : end] for g, end in zip(self.hierarchy, ends, strict=True)}
         elif self.type != "bool":
-            out["options"] = written[: len(written) - self.none_of_the_above]
+            out["options"] = written[: len(written) - self.fixed]
         if self.none_of_the_above:
             out["none_of_the_above"] = True
+        if self.optional:
+            null = self.options[-1].description
+            out["optional"] = True if null in (None, NOT_SAID) else null
         return out
 
 
 @dataclass(frozen=True)
+class Condition:
+    """That a field has one of these options: their indices, ascending."""
+
+    field: str
+    options: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where all of ``when`` hold, all of ``then`` hold; without ``then``, ``when`` don't hold together."""
+
+    when: tuple[Condition, ...]
+    then: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True)
 class Schema:
-    """The fields to decide, in order. ``model`` is the Pydantic model it was read from, if it was."""
+    """The fields to decide, in order, and the ``rules`` that their answers keep.
+
+    ``shape``: the object that the answers are assembled into; None for a flat one of the fields. ``model``: the Pydantic model that
+    the schema was read from, if it was. ``numbers``: the yes/no fields that the model declares as floats.
+    """
 
     fields: tuple[Field, ...]
+    rules: tuple[Rule, ...] = ()
+    shape: Object | None = None
     model: type[BaseModel] | None = None
+    numbers: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.fields:
             raise UserError("the schema has no fields: give it at least one.")
         names = [f.name for f in self.fields]
-        if (twice := _first_duplicate(names)) is not None:
+        if (twice := first_duplicate(names)) is not None:
             raise UserError(f"field {shorten(twice)} stands twice in the schema: names must differ.")
         for name in names:
             if name + CONFIDENCE_SUFFIX in names:
@@ -176,6 +216,42 @@ class Schema:
                 raise UserError(
                     f"field {shorten(clash)} has the name of the stated confidence of field {shorten(name)}: rename it."
                 )
+        for number, rule in enumerate(self.rules, start=1):
+            self._check_rule(rule, f"rule {number}")
+        if self.shape is not None:
+            self._check_shape(self.shape)
+
+    def _check_rule(self, rule: Rule, where: str) -> None:
+        if not rule.when:
+            raise UserError(f"{where} has no condition: name a field and its options.")
+        for side in (rule.when, rule.then):
+            if (twice := first_duplicate(condition.field for condition in side)) is not None:
+                raise UserError(f"{where} names field {shorten(twice)} twice on one side: list its options in one condition.")
+            for condition in side:
+                field, chosen = self[condition.field], condition.options
+                if not chosen or list(chosen) != sorted(set(chosen) & set(range(len(field.options)))):
+                    raise UserError(
+                        f"{where} has the options {shorten(chosen)} of field {shorten(field.name)}: give indices, ascending."
+                    )
+                if len(chosen) == len(field.options):
+                    raise UserError(f"{where} allows all options of field {shorten(field.name)}, which says nothing: leave it out.")
+
+    def _check_shape(self, shape: Object) -> None:
+        count = Counter(self[name].name for name in shapes.leaves(shape))
+        for name, times in count.items():
+            if times > 1:
+                raise UserError(f'field {shorten(name)} stands twice in the "object" of the schema: name it once.')
+        if missing := [f.name for f in self.fields if f.name not in count]:
+            raise UserError(f'field {shorten(missing[0])} is missing from the "object" of the schema: give it a place.')
+        for array in shapes.arrays(shape):
+            for item, name in array.members:
+                if self[name].type != "bool" or self[name].optional:
+                    raise UserError(f"field {shorten(name)} of the item {shorten(item)} is not answered yes or no: make it a bool.")
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays whose bounds exclude something."""
+        return () if self.shape is None else tuple(a for a in shapes.arrays(self.shape) if a.bounded)
 
     def __getitem__(self, name: str) -> Field:
         for f in self.fields:
@@ -186,21 +262,38 @@ class Schema:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {"fields": [f.to_dict() for f in self.fields]}
+        """The schema in the form that `Schema.of` reads; what only a model knows is left out."""
+        out: dict[str, Any] = {"fields": [f.to_dict() for f in self.fields]}
+        if self.rules:
+            out["rules"] = [self._rule_to_dict(rule) for rule in self.rules]
+        if self.shape is not None:
+            out["object"] = shapes.to_dict(self.shape)
+        return out
+
+    def _rule_to_dict(self, rule: Rule) -> dict[str, Any]:
+        def side(conditions: tuple[Condition, ...]) -> dict[str, Any]:
+            named = {c.field: [self[c.field].options[i].value for i in c.options] for c in conditions}
+            return {name: values[0] if len(values) == 1 else values for name, values in named.items()}
+
+        return {"if": side(rule.when), "then": side(rule.then)} if rule.then else {"not": side(rule.when)}
 
     @classmethod
     def of(cls, source: Schema | Mapping[str, Any] | type[BaseModel]) -> Schema:
         """A schema from itself, from ``{"fields": [...]}``, from a JSON Schema object or from a Pydantic model class."""
         if isinstance(source, Schema):
             return source
-        if isinstance(source, type) and issubclass(source, BaseModel):
-            return _from_model(source)
-        if not isinstance(source, Mapping):
-            raise UserError(f'the schema is {shorten(source)}: it must be an object such as {{"fields": [...]}}.')
-        if "fields" in source:
-            return _from_fields(source)
-        if "properties" in source or source.get("type") == "object":
-            return _from_json_schema(source)
+        try:
+            if isinstance(source, type) and issubclass(source, BaseModel):
+                lowered, numbers = lower_model(source)
+                return replace(_from_fields(lowered), model=source, numbers=numbers)
+            if not isinstance(source, Mapping):
+                raise UserError(f'the schema is {shorten(source)}: it must be an object such as {{"fields": [...]}}.')
+            if "fields" in source:
+                return _from_fields(source)
+            if "properties" in source or "$ref" in source or source.get("type") == "object":
+                return _from_fields(lower(source))
+        except RecursionError:
+            raise UserError("the schema is nested too deeply to be read: write it flatter.") from None
         raise UserError('the schema has neither "fields" nor "properties": write {"fields": [...]} or a JSON Schema object.')
 
     @classmethod
@@ -225,107 +318,6 @@ class Schema:
         return cls.from_json(read_text(path, "schema file"), f"schema file {str(path)!r}")
 
 
-@dataclass(frozen=True)
-class OrderEffect:
-    """How much an answer owes to the order of the options. ``tried``: orders that were joined. ``total_variation``: mean distance
-    ½ Σ |p − q| in [0, 1] between their probabilities and the joined ones. ``flips``: share of them that chose another option."""
-
-    tried: int
-    total_variation: float
-    flips: float
-
-
-@dataclass(frozen=True)
-class FieldDecision:
-    """The answer to one field.
-
-    ``probabilities``: one per option, in the schema's order, summing to 1. ``stated``: the confidence in (0, 1) that the model
-    says it has (value of its most probable bucket); ``stated_mean``: the expectation over the buckets. ``coverage``: share in
-    [0, 1] of the full vocabulary's probability that lies on tokens with which an answer can begin (its labels, if it has any), if
-    asked for. ``orders``: where several orders of the options were joined. ``prior``: what was subtracted, in words.
-    """
-
-    field: Field
-    probabilities: tuple[float, ...]
-    stated: float
-    stated_mean: float
-    coverage: float | None = None
-    orders: OrderEffect | None = None
-    prior: str | None = None
-
-    @property
-    def choice(self) -> int:
-        """Index of the most probable option; the first of them on a tie."""
-        return self.probabilities.index(max(self.probabilities))
-
-    @property
-    def value(self) -> Value:
-        return self.field.options[self.choice].value
-
-    @property
-    def probability(self) -> float:
-        """Probability of ``value``."""
-        return self.probabilities[self.choice]
-
-    @property
-    def expectation(self) -> float | None:
-        """Mean of `Field.levels` under the probabilities; None for a field without order."""
-        levels = self.field.levels
-        return None if levels is None else sum(p * v for p, v in zip(self.probabilities, levels, strict=True))
-
-    def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "value": self.value,
-            "probabilities": {o.text: p for o, p in zip(self.field.options, self.probabilities, strict=True)},
-            "probability": self.probability,
-            "stated": self.stated,
-            "stated_mean": self.stated_mean,
-        }
-        if self.expectation is not None:
-            out["expectation"] = self.expectation
-        if self.coverage is not None:
-            out["coverage"] = self.coverage
-        if self.orders is not None:
-            out["orders"] = asdict(self.orders)
-        if self.prior is not None:
-            out["prior"] = self.prior
-        return out
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The answers to all fields of a schema over one text."""
-
-    schema: Schema
-    fields: tuple[FieldDecision, ...]
-
-    def __getitem__(self, name: str) -> FieldDecision:
-        return self.fields[self.schema.fields.index(self.schema[name])]
-
-    @property
-    def values(self) -> dict[str, Value]:
-        return {f.field.name: f.value for f in self.fields}
-
-    def to_dict(self) -> dict[str, Any]:
-        """``{"decision": {name: value}, "fields": {name: {value, probabilities, …}}}``, ready for `json.dumps`."""
-        return {"decision": self.values, "fields": {f.field.name: f.to_dict() for f in self.fields}}
-
-    def instance(self) -> BaseModel:
-        """The decision as a validated instance of the Pydantic model the schema was read from.
-
-        A ``float`` field of the model takes the probability of yes. Raises `UserError` if the schema came from elsewhere, and
-        Pydantic's ``ValidationError`` if a validator of the model's own refuses the values.
-        """
-        model = self.schema.model
-        if model is None:
-            raise UserError("the schema was not read from a Pydantic model: use Schema.of(YourModel), or read Decision.values.")
-        values: dict[str, Any] = dict(self.values)
-        for answer in self.fields:
-            if model.model_fields[answer.field.name].annotation is float:
-                values[answer.field.name] = answer.probabilities[0]  # the options of a bool are (true, false)
-        return model.model_validate_json(json.dumps(values), by_alias=False, by_name=True)  # JSON mode: enums pass in strict models
-
-
 def read_text(path: Path, what: str) -> str:
     """A text file in UTF-8 (a byte-order mark is dropped); `UserError` if it can't be read as one."""
     try:
@@ -342,10 +334,48 @@ def read_text(path: Path, what: str) -> str:
 
 
 def _from_fields(source: Mapping[str, Any]) -> Schema:
-    _only_keys(source, {"fields"}, "the schema")
-    if not isinstance(source["fields"], list):
-        raise UserError(f'"fields" of the schema is {shorten(source["fields"])}: it must be a list of fields.')
-    return Schema(tuple(_field(f, i) for i, f in enumerate(source["fields"])))
+    check_keys(source, {"fields", "rules", "object"}, "the schema")
+    for key in ("fields", "rules"):
+        if not isinstance(source.get(key, []), list):
+            raise UserError(f'"{key}" of the schema is {shorten(source[key])}: it must be a list of {key}.')
+    fields = Schema(tuple(_field(f, i) for i, f in enumerate(source["fields"])))
+    rules = tuple(_rule(fields, rule, f"rule {i}") for i, rule in enumerate(source.get("rules", []), start=1))
+    shape = None
+    if "object" in source:
+        node = shapes.read(source["object"])
+        if not isinstance(node, Object):
+            raise UserError(f'the "object" of the schema is {shorten(source["object"])}: at the top write {{"object": {{…}}}}.')
+        shape = node
+    return replace(fields, rules=rules, shape=shape)
+
+
+def _rule(schema: Schema, source: Any, where: str) -> Rule:
+    if not isinstance(source, Mapping) or set(source) not in ({"if", "then"}, {"not"}):
+        raise UserError(f'{where} is {shorten(source)}: write {{"if": {{…}}, "then": {{…}}}} or {{"not": {{…}}}}.')
+    if "not" in source:
+        return Rule(_conditions(schema, source["not"], f'the "not" of {where}'))
+    return Rule(*(_conditions(schema, source[side], f'the "{side}" of {where}') for side in ("if", "then")))
+
+
+def _conditions(schema: Schema, source: Any, where: str) -> tuple[Condition, ...]:
+    """``{"field": option, "field": [options], "field": {"not": option or options}}``."""
+    if not isinstance(source, Mapping) or not source:
+        raise UserError(f'{where} is {shorten(source)}: write an object such as {{"field": "option"}}.')
+    out = []
+    for name, given in source.items():
+        negated = isinstance(given, Mapping) and set(given) == {"not"}
+        values = given["not"] if negated else given
+        try:
+            field = schema[name]
+            chosen = {field.index(value) for value in (values if isinstance(values, list) else [values])}
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        if negated:
+            chosen = set(range(len(field.options))) - chosen
+        if not chosen:
+            raise UserError(f"{where} leaves field {shorten(name)} no option: leave it one at least.")
+        out.append(Condition(name, tuple(sorted(chosen))))
+    return tuple(out)
 
 
 def _field(source: Any, position: int) -> Field:
@@ -356,12 +386,12 @@ def _field(source: Any, position: int) -> Field:
             raise UserError(f'field {shorten(source.get("name", position + 1))} of the schema has no "{key}": add it.')
     name, kind, description = source["name"], source["type"], source.get("description")
     where = f"field {shorten(name)}"
-    common = {"name", "type", "description", "scoring"}
+    common = {"name", "type", "description", "scoring", "optional"}
     options: tuple[Option, ...] = ()
     groups: tuple[Group, ...] = ()
     none = source.get("none_of_the_above", False)
     if kind in ("choice", "score"):
-        _only_keys(source, common | ({"options", "hierarchy", "none_of_the_above"} if kind == "choice" else {"options"}), where)
+        check_keys(source, common | ({"options", "hierarchy", "none_of_the_above"} if kind == "choice" else {"options"}), where)
         if "hierarchy" in source and "options" in source:
             raise UserError(f'{where} has "options" and a "hierarchy": leave "options" out, the groups name them all.')
         if "hierarchy" in source:
@@ -375,12 +405,18 @@ def _field(source: Any, position: int) -> Field:
         if none:
             options += (Option(NONE_OF_THE_ABOVE, "no other option fits"),)
     elif kind == "bool":
-        _only_keys(source, common, where)
+        check_keys(source, common, where)
         options = (Option(True), Option(False))
     elif kind == "int":
-        _only_keys(source, common | {"minimum", "maximum"}, where)
+        check_keys(source, common | {"minimum", "maximum"}, where)
         options = _integers(source.get("minimum"), source.get("maximum"), where)
-    return Field(name, kind, options, description, source.get("scoring"), groups, bool(none) and kind == "choice")
+    optional = source.get("optional", False)
+    if not isinstance(optional, bool) and not (isinstance(optional, str) and optional.strip()):
+        raise UserError(f'{where} has "optional" {shorten(optional)}: it must be true, false or what null means, in words.')
+    if optional:
+        options += (Option(None, NOT_SAID if optional is True else optional),)
+    none = bool(none) and kind == "choice"
+    return Field(name, kind, options, description, source.get("scoring"), groups, none, bool(optional))
 
 
 def _groups(source: Any, where: str) -> tuple[tuple[Option, ...], tuple[Group, ...]]:
@@ -392,7 +428,7 @@ def _groups(source: Any, where: str) -> tuple[tuple[Option, ...], tuple[Group, .
 
 def _option(source: Any, where: str) -> Option:
     if isinstance(source, Mapping):
-        _only_keys(source, {"value", "description"}, f"an option of {where}")
+        check_keys(source, {"value", "description"}, f"an option of {where}")
         if "value" not in source:
             raise UserError(f'{where} has the option {shorten(source)} without "value": add it.')
         value, description = source["value"], source.get("description")
@@ -419,154 +455,13 @@ def _integers(low: Any, high: Any, where: str) -> tuple[Option, ...]:
     return tuple(Option(v) for v in range(low, high + 1))
 
 
-# ---- JSON Schema ----
-
-_ANNOTATIONS = {"title", "description", "default", "examples", "$comment"}  # these change no answer
-
-
-def _from_json_schema(source: Mapping[str, Any]) -> Schema:
-    _only_keys(
-        source, {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_ANNOTATIONS}, "the JSON Schema"
-    )
-    if source.get("type", "object") != "object":
-        raise UserError(f'the JSON Schema has the type {shorten(source["type"])}: at the top it must be "object".')
-    properties = source.get("properties", {})
-    if not isinstance(properties, Mapping):
-        raise UserError(f'"properties" of the JSON Schema is {shorten(properties)}: it must be an object.')
-    if not isinstance(source.get("additionalProperties", False), bool):
-        raise UserError('the JSON Schema has an "additionalProperties" schema, which is not supported: name every property.')
-    required = source.get("required", [])
-    if not isinstance(required, list):
-        raise UserError(f'"required" of the JSON Schema is {shorten(required)}: it must be a list of property names.')
-    for name in required:
-        if name not in list(properties):
-            raise UserError(f"the JSON Schema requires {shorten(name)}, which is not among its properties: add it or drop it.")
-    return Schema(tuple(_property(name, prop) for name, prop in properties.items()))
-
-
-def _property(name: str, source: Any) -> Field:
-    where = f"property {shorten(name)}"
-    if not isinstance(source, Mapping):
-        raise UserError(f"{where} is {shorten(source)}: it must be a JSON Schema object.")
-    description = _describe(source.get("title"), source.get("description"))
-    kind = source.get("type")
-    if "enum" in source:
-        _only_keys(source, {"enum", "type", *_ANNOTATIONS}, where)
-        if not isinstance(source["enum"], list) or kind not in (None, "string", "integer"):
-            raise UserError(
-                f"{where} has the enum {shorten(source['enum'])} of type {shorten(kind)}: use a list of strings or of integers."
-            )
-        for value in source["enum"]:
-            if isinstance(value, bool) or not isinstance(value, {"string": str, "integer": int, None: str | int}[kind]):
-                raise UserError(f"{where} has the enum value {shorten(value)}: use {kind or 'string or integer'} values.")
-        return Field(name, "choice", tuple(Option(v) for v in source["enum"]), description)
-    if kind == "boolean":
-        _only_keys(source, {"type", *_ANNOTATIONS}, where)
-        return Field(name, "bool", (Option(True), Option(False)), description)
-    if kind == "integer":
-        _only_keys(source, {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", *_ANNOTATIONS}, where)
-        low, high = source.get("minimum"), source.get("maximum")
-        if isinstance(source.get("exclusiveMinimum"), int):
-            low = max(source["exclusiveMinimum"] + 1, low if isinstance(low, int) else source["exclusiveMinimum"] + 1)
-        if isinstance(source.get("exclusiveMaximum"), int):
-            high = min(source["exclusiveMaximum"] - 1, high if isinstance(high, int) else source["exclusiveMaximum"] - 1)
-        return Field(name, "int", _integers(low, high, where), description)
-    _only_keys(source, {"type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", *_ANNOTATIONS}, where)
-    raise UserError(f'{where} has the type {shorten(kind)}: use "enum", "boolean", or "integer" with minimum and maximum.')
-
-
-# ---- Pydantic ----
-
-
-def _from_model(model: type[BaseModel]) -> Schema:
-    return Schema(tuple(_model_field(name, info) for name, info in model.model_fields.items()), model)
-
-
-def _model_field(name: str, info: FieldInfo) -> Field:
-    where = f"field {shorten(name)} of the model"
-    kind = info.annotation
-    description = _describe(info.title, info.description)
-    if kind is bool:
-        return Field(name, "bool", (Option(True), Option(False)), description)
-    if kind is int or kind is float:
-        low, high = _bounds(info, where)
-        if kind is int:
-            return Field(name, "int", _integers(low, high, where), description)
-        if (low, high) != (0, 1):
-            raise UserError(
-                f"{where} is a float outside [0, 1]: a float is the probability of yes, so declare it with ge=0 and le=1."
-            )
-        return Field(name, "bool", (Option(True), Option(False)), description)
-    if get_origin(kind) is Literal:
-        return Field(name, "choice", tuple(_option(v, where) for v in get_args(kind)), description)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return Field(name, "choice", tuple(_option(member.value, where) for member in kind), description)
-    shown = kind.__name__ if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) else str(kind)
-    raise UserError(f"{where} has the type {shown}: use bool, Literal, Enum, a bounded int, or a float from 0 to 1.")
-
-
-def _bounds(info: FieldInfo, where: str) -> tuple[Any, Any]:
-    """Inclusive bounds of an int or float field, from its ge, gt, le and lt constraints; anything else is refused by name."""
-    lows: list[Any] = []
-    highs: list[Any] = []
-    for constraint in info.metadata:
-        parts = constraint if isinstance(constraint, Interval) else (constraint,)
-        for part in parts:
-            if isinstance(part, Ge):
-                lows.append(part.ge)
-            elif isinstance(part, Le):
-                highs.append(part.le)
-            elif isinstance(part, Gt) and info.annotation is int:
-                lows.append(part.gt + 1)  # type: ignore[operator]
-            elif isinstance(part, Lt) and info.annotation is int:
-                highs.append(part.lt - 1)  # type: ignore[operator]
-            else:
-                raise UserError(f"{where} has the constraint {shorten(part)}, which is not supported: bound it with ge and le.")
-    return max(lows, default=None), min(highs, default=None)
-
-
 # ---- small checks ----
 
 
-def _describe(title: Any, description: Any) -> str | None:
-    for text in (title, description):
-        if text is not None and not isinstance(text, str):
-            raise UserError(f"a title or description is {shorten(text)}: it must be a string.")
-    return f"{title}: {description}" if title and description else title or description
-
-
-def check_text(text: Any, what: str) -> None:
-    """`UserError` unless ``text`` is a string of whole Unicode characters, or None; ``what`` names it."""
-    if text is None:
-        return
-    if not isinstance(text, str):
-        raise UserError(f"{what} is {shorten(text)}: it must be a string.")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{what} holds half of a surrogate pair at character {error.start}, which is not Unicode text: remove it."
-        ) from None
-
-
-def _only_keys(source: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    if unknown := [k for k in source if k not in set(known)]:
-        raise UserError(f"{where} has {shorten(unknown[0])}, which is not supported here: known are {', '.join(sorted(known))}.")
-
-
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if (twice := _first_duplicate(key for key, _ in pairs)) is not None:
+    if (twice := first_duplicate(key for key, _ in pairs)) is not None:
         raise UserError(f"the key {shorten(twice)} stands twice in one JSON object: names must differ.")
     return dict(pairs)
-
-
-def _first_duplicate(items: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    for item in items:
-        if item in seen:
-            return item
-        seen.add(item)
-    return None
 
 
 def _count(options: tuple[Option, ...]) -> str:

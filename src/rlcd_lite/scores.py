@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 
-
 @dataclass(frozen=True)
 class FieldScores:
     """Float32 scores of one field over one text: ``choice`` (K,) in option order, less the prior if there is one, and

@@ -31,7 +31,7 @@ from rlcd_lite.calibration import (
     spiegelhalter,
 )
 from rlcd_lite.calibrators import Temperature, fit_platt
-from rlcd_lite.consistency import order_effects, violations
+from rlcd_lite.consistency import order_effects
 from rlcd_lite.decision_table import (
     CALIBRATION,
     SIGNALS,
@@ -45,14 +45,12 @@ from rlcd_lite.decision_table import (
 )
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.resample import Interval, bootstrap, mean_interval, paired_bootstrap
-from rlcd_lite.schema import Schema, Value
 from rlcd_lite.selective import at_gates, augrc, aurc, clopper_pearson, e_aurc
 
 EVAL_VERSION = 2
 GATES = (0.5, 0.7, 0.9, 0.95, 0.99)
 
 Metric = Callable[[Ints], Numbers]
-Rule = tuple[tuple[str, Value], tuple[str, Value]]  # ((field, value), (field, value)): the first implies the second
 
 
 def summarise(rows: Sequence[DecisionRow], *, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
@@ -140,22 +138,6 @@ def scope_summary(rows: Sequence[DecisionRow], field: str, *, resamples: int = 1
 def _auroc(score: Numbers, out: Ints) -> Metric:
     """As a function of row weights ``(n,)`` or ``(draws, n)``."""
     return lambda w: np.apply_along_axis(lambda row: scope.auroc(score, out, row), -1, np.asarray(w))
-
-
-def violation_summary(rows: Sequence[DecisionRow], schema: Schema, rule: Rule) -> dict[str, Any]:
-    """How often the test split's choices break the rule, over all contexts, with a Clopper-Pearson interval."""
-    (if_field, if_value), (then_field, then_value) = rule
-    chosen: dict[str, dict[str, int]] = {if_field: {}, then_field: {}}
-    for row in select(rows, TEST):
-        if row.field in chosen:
-            chosen[row.field][row.example] = row.choice
-    contexts = list(chosen[if_field])
-    premise = [chosen[if_field][c] == schema[if_field].index(if_value) for c in contexts]
-    conclusion = [chosen[then_field][c] == schema[then_field].index(then_value) for c in contexts]
-    broken = int(violations(np.array(premise), np.array(conclusion)).sum())
-    low, high = clopper_pearson(broken, len(contexts))
-    rule_text = f"{if_field} = {json.dumps(if_value)} ⇒ {then_field} = {json.dumps(then_value)}"
-    return {"rule": rule_text, "contexts": len(contexts), "rate": {"estimate": broken / len(contexts), "low": low, "high": high}}
 
 
 def compare(first: Sequence[DecisionRow], second: Sequence[DecisionRow], *, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:

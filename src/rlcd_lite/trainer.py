@@ -107,7 +107,9 @@ class Trainer:
             flag = "--shuffle-options" if recipe.shuffle_options else "--w-order"
             raise UserError(f"{flag} is about the order of a list, and these options are not listed: leave it out, or list them.")
         if recipe.w_rules and not all(rules.system(schema) for schema in {example.schema for example in train}):
-            raise UserError("--w-rules is about rules between fields, and this schema has none: give it rules, or leave the flag out.")
+            raise UserError(
+                "--w-rules is about rules between fields, and this schema has none: give it rules, or leave the flag out."
+            )
         engine.prior = "none"  # but for the contract's, none stays right while the weights change
         self.engine, self.recipe, self.accelerator, self.folder = engine, recipe, accelerator, folder
         self.train, self.held, self.warn = train, held, warn

@@ -39,7 +39,9 @@ class ActFlags:
         """`UserError` for a promise without a calibration, or one that is no share."""
         for flag, value in (("max-risk", self.max_risk), ("sets", self.sets)):
             if value is not None and self.calibration is None:
-                raise UserError(f"--{flag} {value:g} rests on held-out rows: give --calibration, a file that rlcd-lite calibrate wrote.")
+                raise UserError(
+                    f"--{flag} {value:g} rests on held-out rows: give --calibration, a file that rlcd-lite calibrate wrote."
+                )
         for flag, value in (("max-risk", self.max_risk), ("delta", self.delta), ("sets", self.sets)):
             if value is not None and not 0 < value < 1:
                 raise UserError(f"--{flag} is {value:g}: use a number between 0 and 1, such as 0.1.")
@@ -71,11 +73,16 @@ class ActFlags:
 
     def settings(self) -> dict[str, Any]:
         """What the records of runs keep; of the file, its bytes."""
-        promised = {"delta": self.delta} if self.max_risk is not None else {}
+        promised: dict[str, Any] = {"delta": self.delta} if self.max_risk is not None else {}
         if self.sets is not None:
             promised |= {"set_method": self.set_method, "sets_per_option": self.sets_per_option}
         digest = None if self.calibration is None else hashlib.sha256(self.calibration.read_bytes()).hexdigest()
-        return {"calibration_sha256": digest, "consistency": self.consistency, "max_risk": self.max_risk, "sets": self.sets} | promised
+        return {
+            "calibration_sha256": digest,
+            "consistency": self.consistency,
+            "max_risk": self.max_risk,
+            "sets": self.sets,
+        } | promised
 
 
 def made_by(model: ModelFlags, ask: AskFlags) -> dict[str, Any]:

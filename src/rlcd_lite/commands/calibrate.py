@@ -100,7 +100,9 @@ class Calibrate:
         if self.ask.prior == "contexts":  # their labels are not looked at
             engine.prior = engine.measure_prior([(e.schema, e.context) for e in split[0][:CONTEXTS]])
         with progress(len(examples), f"calibrating on {examples.name}") as advance:
-            fit, held = (list(decide_part(engine, Part(name, part), advance)) for name, part in zip(("fit", "held-out"), split, strict=True))
+            fit, held = (
+                list(decide_part(engine, Part(name, part), advance)) for name, part in zip(("fit", "held-out"), split, strict=True)
+            )
         return fit, held
 
     def _calibration(
@@ -130,7 +132,11 @@ def _print_summary(calibration: Calibration) -> None:
     """Per field what acts, how true it is, and what could be automated, as lines of tab-separated cells."""
     from rlcd_lite.promises import promise_field
 
-    print("\t".join(("field", "confidence from", "by", "held-out ECE (95 %)", "floor", *(f"automated at risk {risk:g}" for risk in _RISKS))))
+    print(
+        "\t".join(
+            ("field", "confidence from", "by", "held-out ECE (95 %)", "floor", *(f"automated at risk {risk:g}" for risk in _RISKS))
+        )
+    )
     for name, entry in calibration.fields.items():
         signal = entry.fitted.signal
         automated = [promise_field(entry, risk, 0.1) for risk in _RISKS]

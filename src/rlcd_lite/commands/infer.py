@@ -21,11 +21,12 @@ from rlcd_lite import ranks
 from rlcd_lite.commands.act_flags import ActFlags
 from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
 from rlcd_lite.commands.progress import progress
-from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.decisions import Decision
+from rlcd_lite.errors import UserError, check_text, shorten
 from rlcd_lite.outputs import DecisionWriter, check_writable, decision_record
 from rlcd_lite.priors import CONTEXTS
 from rlcd_lite.rows import Row, inspect, read_rows
-from rlcd_lite.schema import Decision, Schema, check_text, read_text
+from rlcd_lite.schema import Schema, read_text
 
 if TYPE_CHECKING:
     from rlcd_lite.engine import DecisionEngine, Trace
@@ -185,7 +186,13 @@ class Infer:
 
     def _settings(self) -> dict[str, Any]:
         """What must be the same for a run to be continued."""
-        return {**self.model.made_by(), **self.ask.settings(), **self.act.settings(), "text_column": self.text_column, "coverage": self.coverage}
+        return {
+            **self.model.made_by(),
+            **self.ask.settings(),
+            **self.act.settings(),
+            "text_column": self.text_column,
+            "coverage": self.coverage,
+        }
 
     @contextmanager
     def _tracing(self, engine: DecisionEngine, number_of: Callable[[int], int] = int) -> Iterator[Trace | None]:

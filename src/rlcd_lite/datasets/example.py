@@ -73,6 +73,7 @@ def data_hash(examples: Iterable[Example]) -> str:
     """The first 16 hex digits of a SHA-256 over ids, texts, options, labels and posteriors, in order."""
     digest = hashlib.sha256()
     for example in examples:
-        digest.update(json.dumps([example.to_dict(), example.schema.to_dict()], sort_keys=True).encode())
+        asked = {"fields": [field.to_dict() for field in example.schema.fields]}  # rules change what is answered, not what is known
+        digest.update(json.dumps([example.to_dict(), asked], sort_keys=True).encode())
         digest.update(b"\n")
     return digest.hexdigest()[:16]

@@ -78,6 +78,8 @@ def _label(answers: Mapping[str, Any], field: Field, where: str) -> Value:
     if field.name not in answers:
         raise UserError(f"{where} has no column {field.name!r}: give every field of the schema one.")
     value = answers[field.name]
+    if value == "" and field.optional:  # an empty cell
+        return None
     if isinstance(value, str):  # a CSV cell holds an option's text; Python and spreadsheets write booleans their own way
         text = value.lower() if field.type == "bool" else value
         for option in field.options:

@@ -32,7 +32,7 @@ from rlcd_lite.datasets.example import Example, Split
 from rlcd_lite.datasets.sources import field_sizes
 from rlcd_lite.datasets.splits import split_of
 from rlcd_lite.errors import UserError, shorten
-from rlcd_lite.schema import Field, Option, Schema
+from rlcd_lite.schema import Condition, Field, Option, Rule, Schema
 
 NAME = "synthetic"
 ABOUT = "ticket triage with known posteriors"
@@ -43,10 +43,10 @@ SCHEMA = Schema(
         Field("severity", "choice", tuple(Option(s) for s in SEVERITIES), "How badly the customer is affected."),
         Field("team", "choice", tuple(Option(t) for t in TEAMS), "The team whose work it is."),
         Field("needs_human", "bool", (Option(True), Option(False)), "Must a person answer? A critical ticket always needs one."),
-    )
+    ),
+    rules=(Rule(when=(Condition("severity", (3,)),), then=(Condition("needs_human", (0,)),)),),  # kept by every label
 )
 FIELDS = field_sizes(SCHEMA)
-RULE = (("severity", "critical"), ("needs_human", True))  # the first implies the second, in every label
 SHARES: Mapping[Split, float] = {"train": 0.5, "calibration": 0.25, "test": 0.25}
 
 LEANING, HEARSAY = 0.7, 0.75  # probability of the strong cue's option, of the reported cue's option
