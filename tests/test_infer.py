@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -63,7 +64,8 @@ def test_json_is_one_object_with_every_promised_key(infer) -> None:
     result = infer("--context", TEXT, "--json", "--coverage")
     answer = json.loads(result.out)
     assert result.code == 0
-    assert list(answer) == ["decision", "fields"]
+    assert list(answer) == ["decision", "probability", "fields"]
+    assert answer["probability"] == pytest.approx(math.prod(f["probability"] for f in answer["fields"].values()))
     assert list(answer["decision"]) == list(answer["fields"]) == NAMES
     for name, field in answer["fields"].items():
         expected = {"value", "probabilities", "probability", "stated", "stated_mean", "coverage"}

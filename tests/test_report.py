@@ -240,7 +240,6 @@ def test_every_number_of_the_notes_and_of_the_base_table_is_evals(folder: Path, 
                 told["broken rules"].replace(before["rule"], ""),
                 *ends(before["rate"]),
                 0,
-                *ends(result["rules"]["after"]["softmax"]),
             )
             assert before["rule"] in told["broken rules"]
             same(told["Bayes"], result["bayes"]["accuracy"], *ends(result["bayes"]["regret"]))

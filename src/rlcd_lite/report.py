@@ -298,7 +298,7 @@ def _note(result: Mapping[str, Any]) -> str:
         temperatures.append(f"{name} = {number(field['temperature']['value'], 2)}{ceiling}")
     if rules := result.get("rules"):
         told = ", ".join(f"{interval(rule['rate'])} ({rule['rule']})" for rule in rules["before"])
-        enforced = interval(rules["after"]["softmax"])
+        enforced = number(rules["after"]["softmax"]["estimate"])
         parts.append(f"broken rules {told} of {rules['contexts']} contexts, {enforced} where rules are enforced")
     parts.append("fitted T " + ", ".join(temperatures))
     if order := result["order"]:

@@ -17,6 +17,7 @@ from scipy.stats import binom, binomtest
 from rlcd_lite.calibration import Floats, Ints, Numbers, Tally, tally, unit_interval
 from rlcd_lite.errors import UserError
 
+START_ROWS = 30  # of `certify`: a test on fewer fails by accident, and ends the sequence
 GATE_TOLERANCE = 1e-6  # 0.1 * 7 and float32 0.7 pass a gate at 0.7
 
 
@@ -173,7 +174,8 @@ def certify(
     From the highest threshold down, the hypothesis that the risk exceeds α at a threshold with m rows, e of them wrong, is tested
     by its exact binomial p-value :math:`P(Bin(m, \alpha) \le e)` at level δ, up to the first that is not rejected. A sequence that
     is fixed beforehand needs no further correction for its length (Bauer 1991; learn then test, Angelopoulos et al. 2021). It
-    starts at the highest threshold that is expected to keep twice the rows that are enough if none is wrong, ln δ / ln(1 - α).
+    starts at the highest threshold that is expected to keep 30 rows, and twice those that are enough if none is wrong,
+    ln δ / ln(1 - α).
 
     It holds for any model and any confidence if rows and future texts are independent draws from one source, and if neither the
     grid nor what makes the confidence was chosen with these rows.
@@ -200,7 +202,7 @@ def certify(
 
 def _start(rows: int, size: int, max_risk: float, delta: float) -> int:
     """Place in the grid of the first threshold that is tested."""
-    kept = 2 * np.log(delta) / np.log1p(-max_risk) / rows  # share of the rows that it should keep
+    kept = max(START_ROWS, 2 * np.log(delta) / np.log1p(-max_risk)) / rows  # share of the rows that it should keep
     return max(0, int(np.floor(size * (1 - kept) + 1e-9)))
 
 

@@ -430,7 +430,6 @@ def _same_options(field: Field, scores: FieldScores, twin: Field, others: FieldS
     return scores.choice.log_softmax(-1), others.choice[back].log_softmax(-1)
 
 
-@torch.no_grad()
 def _kept(shown: Shown, scores: Sequence[FieldScores]) -> Tensor:
     """log P(all rules of the example's schema hold); the options may have been shown in another order."""
     schema = shown.example.schema
@@ -443,6 +442,7 @@ def _kept(shown: Shown, scores: Sequence[FieldScores]) -> Tensor:
     return rules.log_satisfied(system, log_p).to(log_p[0])
 
 
+@torch.no_grad()
 def _describe(reported: Policy, label: int) -> dict[str, Any]:
     """What every phase logs of a decision, at temperature 1."""
     pi = reported.choice.exp()
