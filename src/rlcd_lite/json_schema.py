@@ -34,7 +34,7 @@ TYPES: dict[str, Any] = {"string": str, "integer": int, "number": int | float, "
 
 def lower(source: Json) -> dict[str, Any]:
     """The native form of a JSON Schema; `UserError` names the first thing in it that can't be decided."""
-    return _Lowering(source, 'use "enum", "boolean", or "integer" with minimum and maximum').native()
+    return _Lowering(source, 'use "enum", "boolean", "integer" with minimum and maximum, "array" or "object"').native()
 
 
 def lower_model(model: type[BaseModel]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -43,7 +43,9 @@ def lower_model(model: type[BaseModel]) -> tuple[dict[str, Any], frozenset[str]]
         source = model.model_json_schema(by_alias=False, schema_generator=_Plain)
     except PydanticUserError as error:
         raise UserError(f"the model {model.__name__} has no JSON Schema ({error.message}): mend it.") from None
-    lowering = _Lowering(source, "use bool, Literal, Enum, a bounded int, or a float from 0 to 1", floats=True)
+    lowering = _Lowering(
+        source, "use bool, Literal, Enum, a bounded int, a float from 0 to 1, or lists and models of these", floats=True
+    )
     return lowering.native(), frozenset(lowering.numbers)
 
 
