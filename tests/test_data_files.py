@@ -114,6 +114,17 @@ def test_any_object_gives_a_row_or_one_sentence(row: dict[str, Any], tmp_path: P
             field.index(read.labels[field.name])
 
 
+def test_an_empty_cell_or_null_is_the_label_of_an_optional_field(tmp_path: Path) -> None:
+    fields = [{"name": "team", "type": "choice", "options": ["a", "b"], "optional": True}, {"name": "ok", "type": "bool"}]
+    schema = Schema.of({"fields": fields})
+    cells = write_csv(tmp_path / "a.csv", [{"text": "t", "team": team, "ok": "true"} for team in ("", "null", "a")])
+    lines = write_jsonl(tmp_path / "a.jsonl", [{"text": "t", "team": team, "ok": True} for team in (None, "null", "a")])
+    for path in (cells, lines):
+        assert [row.labels["team"] for row in read_file(path, schema) if row.labels] == [None, None, "a"]
+    with pytest.raises(UserError, match="field 'ok' has no option ''"):
+        read_file(write_csv(tmp_path / "b.csv", [{"text": "t", "team": "a", "ok": ""}]), schema)
+
+
 def test_a_byte_order_mark_and_foreign_columns_are_no_matter(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("\ufeffcontext,team,urgent,stars,note\r\nHelp,auth,TRUE,3,x\r\n\r\n".encode())

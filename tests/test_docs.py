@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rlcd_lite.decisions import Decision, FieldDecision
+from rlcd_lite.schema import Schema
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -44,3 +47,21 @@ def test_the_first_command_of_the_readme_runs_as_it_stands() -> None:
     assert command[:4] == ["uv", "run", "--all-extras", "rlcd-lite"]
     run = subprocess.run([sys.executable, "-m", "rlcd_lite", *command[4:], "--json"], capture_output=True, text=True, check=True)
     assert set(json.loads(run.stdout)["decision"]) == {"severity", "team", "needs_human"}
+
+
+def test_the_example_of_the_schemas_page_has_the_fields_and_the_answer_that_it_says() -> None:
+    text = (ROOT / "docs" / "schemas.md").read_text(encoding="utf-8")
+    source, answer = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL))
+    schema = Schema.of(source)
+    (said,) = re.findall(r"The fields are the leaves: (.*?)\.\s", text)
+    assert [f"`{f.name}`" for f in schema.fields] == said.split(", ")
+    chosen = [schema.fields[0].index("high"), schema.fields[1].index("pro"), schema.fields[2].index(None), 0, 1]
+    fields = zip(schema.fields, chosen, strict=True)
+    decided = tuple(FieldDecision(f, (1 / len(f.options),) * len(f.options), 0.5, 0.5, chosen=i) for f, i in fields)
+    assert Decision(schema, decided).values == answer
+    for rule in re.findall(r'`"rules": (\[.*?\])` \|', text):
+        fields_named = '{"fields": [{"name": "severity", "type": "choice", "options": ["low", "critical"]}, '
+        fields_named += (
+            '{"name": "team", "type": "choice", "options": ["infra", "auth", "web"]}, {"name": "needs_human", "type": "bool"}]'
+        )
+        assert len(Schema.from_json(f'{fields_named}, "rules": {rule}}}').rules) == 1

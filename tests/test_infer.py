@@ -65,7 +65,7 @@ def test_json_is_one_object_with_every_promised_key(infer) -> None:
     answer = json.loads(result.out)
     assert result.code == 0
     assert list(answer) == ["decision", "probability", "fields"]
-    assert answer["probability"] == pytest.approx(math.prod(f["probability"] for f in answer["fields"].values()))
+    assert answer["probability"] == pytest.approx(math.prod(field["probability"] for field in answer["fields"].values()))
     assert list(answer["decision"]) == list(answer["fields"]) == NAMES
     for name, field in answer["fields"].items():
         expected = {"value", "probabilities", "probability", "stated", "stated_mean", "coverage"}
@@ -104,6 +104,27 @@ def test_json_schema_files_work(infer, tmp_path: Path) -> None:
     path = tmp_path / "schema.json"
     path.write_text('{"type": "object", "properties": {"ok": {"type": "boolean"}}}')
     assert isinstance(json.loads(infer("--context", TEXT, "--schema", path, "--json", schema=None).out)["decision"]["ok"], bool)
+
+
+def test_a_nested_schema_gives_a_nested_object_and_columns_of_its_leaves(infer, rows: Path, tmp_path: Path) -> None:
+    tags = {"type": "array", "items": {"enum": ["a", "b"]}}
+    customer = {"type": "object", "properties": {"seats": {"type": ["integer", "null"], "minimum": 1, "maximum": 3}}}
+    schema = json.dumps({"properties": {"customer": customer, "tags": tags, "version": {"const": 2}}})
+    leaves = ["customer.seats", "tags includes a", "tags includes b"]
+    answer = json.loads(infer("--context", TEXT, "--json", schema=schema).out)
+    assert list(answer["fields"]) == leaves
+    assert answer["decision"] == {
+        "customer": {"seats": answer["fields"][leaves[0]]["value"]},
+        "tags": [name for name in "ab" if answer["fields"][f"tags includes {name}"]["value"]],
+        "version": 2,
+    }
+    assert list(answer["fields"][leaves[0]]["probabilities"]) == ["1", "2", "3", "null"]
+    infer("--input", rows, "--output", tmp_path / "out.csv", schema=schema)
+    with (tmp_path / "out.csv").open(newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [name for name in read[0] if name in leaves] == leaves
+    assert {row["customer.seats"] for row in read} <= {"1", "2", "3", "null"}
+    assert "tags" not in read[0]
 
 
 def test_one_text_can_be_written_to_a_file(infer, tmp_path: Path) -> None:

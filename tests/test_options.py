@@ -25,7 +25,7 @@ from rlcd_lite.errors import UserError
 from rlcd_lite.models import LoadedModel
 from rlcd_lite.orders import AUTO_ORDERS, orders, other_order, reordered, settled, shuffled_order
 from rlcd_lite.priors import CONTENT_FREE, read_prior, write_prior
-from rlcd_lite.questions import fold_tournament, heats
+from rlcd_lite.questions import final, fold_tournament, heats
 from rlcd_lite.schema import NONE_OF_THE_ABOVE, Field, Option, Schema
 from rlcd_lite.settings import LISTED
 from rlcd_lite.tokens import Encoder
@@ -573,6 +573,48 @@ def test_none_of_the_above_is_an_option_that_stays_last(tokenizer) -> None:
     for prompt in engine.prompts(schema):
         assert prompt.branches[0].question.order[-1] == len(OPTIONS)
     assert sum(engine.decide(schema, "x")["intent"].probabilities) == pytest.approx(1.0)
+
+
+NULLABLE: list[dict[str, Any]] = [
+    {"type": "choice", "options": OPTIONS},
+    {"type": "choice", "options": MANY},
+    {"type": "choice", "hierarchy": GROUPS},
+    {"type": "score", "options": ["bad", "good"]},
+    {"type": "bool"},
+    {"type": "int", "minimum": 1, "maximum": 3},
+]
+
+
+@pytest.mark.parametrize("more", NULLABLE, ids=lambda more: "-".join(more))
+def test_null_stays_last(tokenizer, more: dict[str, Any]) -> None:
+    source = {"fields": [{"name": "f", "optional": True} | more]}
+    schema = Schema.of(source)
+    (field,) = schema.fields
+    last = len(field.options) - 1
+    for seed in range(10):
+        order = shuffled_order(field, random.Random(seed))
+        assert order[-1] == last
+        assert other_order(field, random.Random(seed)) != list(range(last + 1))
+        assert reordered(field, order).options[-1].value is None
+        assert reordered(field, order).optional
+    for scoring in ("labels", "verbatim", "tournament"):
+        engine = build(tokenizer, permutations=2, scoring=scoring)
+        for prompt in engine.prompts(schema):
+            question = prompt.branches[0].question  # of a hierarchy: the one for the group
+            if not (scoring == "tournament" and len(field.options) > LISTED):
+                assert question.field.options[question.order[-1]].value is None
+                assert "null" in prompt.branches[0].choice.names or not question.verbatim
+        answer = engine.decide(schema, "x")["f"]
+        assert len(answer.probabilities) == last + 1
+        assert sum(answer.probabilities) == pytest.approx(1.0)
+
+
+def test_null_waits_for_the_final_of_a_tournament() -> None:
+    (field,) = Schema.of({"fields": [{"name": "f", "type": "choice", "options": MANY, "optional": True}]}).fields
+    found = heats(field)
+    assert tuple(option for heat in found for option in heat.options) == field.options[:-1]
+    last = final(field, [torch.arange(float(len(heat.options))) for heat in found])
+    assert [o.value for o in last.options] == [heat.options[-1].value for heat in found] + [None]
 
 
 def test_a_field_without_another_order_is_shown_in_its_own() -> None:

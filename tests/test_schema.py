@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ from pydantic import Field as PydanticField
 
 from rlcd_lite.decisions import Decision, FieldDecision
 from rlcd_lite.errors import UserError
-from rlcd_lite.schema import Field, Option, Schema
+from rlcd_lite.schema import NOT_SAID, Condition, Field, Option, Rule, Schema
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(lambda s: s.strip() != "")
 names = st.lists(text, min_size=1, max_size=4, unique=True).filter(lambda n: not any(x + "_confidence" in n for x in n))
@@ -35,9 +36,20 @@ def schemas(draw: st.DrawFn) -> Schema:
             source["options"] = [{"value": o, "description": draw(text)} if draw(st.booleans()) else o for o in options]
         elif kind == "int":
             low = draw(st.integers(-1000, 1000))
-            source |= {"minimum": low, "maximum": low + draw(st.integers(1, 254))}
+            source |= {"minimum": low, "maximum": low + draw(st.integers(1, 253))}
+        if "null" not in source.get("options", []):
+            source |= draw(st.sampled_from([{}, {"optional": True}, {"optional": "nobody knows"}]))
         fields.append(source)
-    return Schema.of({"fields": fields})
+    schema = Schema.of({"fields": fields})
+    sides = [draw(conditions(schema)) for _ in range(draw(st.sampled_from([0, 0, 2])))]
+    return replace(schema, rules=(Rule(*sides), Rule(sides[0])) if sides else ())
+
+
+@st.composite
+def conditions(draw: st.DrawFn, schema: Schema) -> tuple[Condition, ...]:
+    fields = draw(st.lists(st.sampled_from(schema.fields), min_size=1, unique_by=lambda field: field.name))
+    some = [draw(st.sets(st.integers(0, len(f.options) - 1), min_size=1, max_size=len(f.options) - 1)) for f in fields]
+    return tuple(Condition(field.name, tuple(sorted(chosen))) for field, chosen in zip(fields, some, strict=True))
 
 
 def decide(schema: Schema, choice: int = 0) -> Decision:
@@ -95,6 +107,26 @@ def test_expectations_are_taken_over_levels() -> None:
     assert expectation({"type": "score", "options": [10, 20, 30]}) == pytest.approx(2 + 6 + 15)
     assert expectation({"type": "int", "minimum": -1, "maximum": 1}) == pytest.approx(-0.2 + 0.5)
     assert expectation({"type": "choice", "options": ["a", "b", "c"]}) is None
+
+
+def test_an_expectation_leaves_null_out() -> None:
+    for kind in ({"type": "int", "minimum": 2, "maximum": 3}, {"type": "score", "options": [2, 3]}):
+        (field,) = Schema.of({"fields": [{"name": "f", "optional": True, **kind}]}).fields
+        assert field.options[-1] == Option(None, NOT_SAID)
+        assert (field.options[-1].text, field.levels) == ("null", (2.0, 3.0))
+        assert FieldDecision(field, (0.1, 0.3, 0.6), 0.5, 0.5).expectation == pytest.approx(2.75)
+        nothing = FieldDecision(field, (0.0, 0.0, 1.0), 0.5, 0.5)
+        assert (nothing.value, nothing.expectation) == (None, None)
+        assert "expectation" not in nothing.to_dict()
+
+
+def test_an_answer_may_be_another_than_the_most_probable_option() -> None:
+    field = Field("f", "bool", (Option(True), Option(False)))
+    answer = FieldDecision(field, (0.8, 0.2), 0.5, 0.5, chosen=1)
+    assert (answer.choice, answer.value, answer.probability) == (1, False, 0.2)
+    free = Decision(Schema((field,)), (answer,))
+    assert free.probability == free.to_dict()["probability"] == 0.2
+    assert replace(free, joint=0.05).to_dict()["probability"] == 0.05
 
 
 # ---- JSON Schema ----
@@ -219,6 +251,17 @@ def test_model_fields_that_can_not_be_decided_are_named(model: type[BaseModel], 
 # ---- mistakes ----
 
 CHOICE = {"name": "team", "type": "choice"}
+
+
+def ruled(rule: Any) -> dict[str, Any]:
+    return {"fields": [CHOICE | {"options": ["a", "b"]}, {"name": "ok", "type": "bool"}], "rules": [rule]}
+
+
+def shaped(node: Any) -> dict[str, Any]:
+    return {"fields": [CHOICE | {"options": ["a", "b"], "optional": True}, {"name": "ok", "type": "bool"}], "object": node}
+
+
+TEAM, OK = {"field": "team"}, {"field": "ok"}
 MISTAKES: list[tuple[Any, str]] = [
     ("{", "valid JSON"),
     ("[" * 100_000, "nested"),
@@ -252,6 +295,12 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"fields": [{**CHOICE, "options": ["x", " "]}]}, "blank"),
     ({"fields": [{**CHOICE, "options": ["x", 1.5]}]}, "1.5"),
     ({"fields": [{**CHOICE, "options": ["x", None]}]}, "None"),
+    ({"fields": [{**CHOICE, "options": ["x", None, "y"], "optional": True}]}, 'write "optional": true'),
+    ({"fields": [{**CHOICE, "options": ["x", "null"], "optional": True}]}, "'null' twice"),
+    ({"fields": [{**CHOICE, "options": ["x"], "optional": 1}]}, "what null means"),
+    ({"fields": [{**CHOICE, "options": ["x"], "optional": " "}]}, "what null means"),
+    ({"fields": [{**CHOICE, "options": ["x", "y"], "optional": True, "none_of_the_above": True}]}, "leave one of them out"),
+    ({"fields": [{"name": "n", "type": "int", "minimum": 1, "maximum": 255, "optional": True}]}, "256 options"),
     ({"fields": [{**CHOICE, "options": ["x", True]}]}, "True"),
     ({"fields": [{**CHOICE, "options": ["x", {"description": "d"}]}]}, "value"),
     ({"fields": [{**CHOICE, "options": ["x", {"value": "y", "colour": "red"}]}]}, "'colour'"),
@@ -281,6 +330,35 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"properties": {"a": {"type": "boolean"}}, "additionalProperties": {"type": "string"}}, "additionalProperties"),
     ({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {}}, "'#/$defs/A'"),
     ({"properties": {"a": {"type": "boolean", "title": 3}}}, "3"),
+    ({"fields": [{"name": "a", "type": "bool"}], "rules": {}}, "list of rules"),
+    (ruled(3), "rule 1 is 3"),
+    (ruled({"if": {"ok": True}}), "rule 1 is {'if'"),
+    (ruled({"not": {}}), 'the "not" of rule 1 is {}'),
+    (ruled({"if": {"ok": True}, "then": {}}), 'the "then" of rule 1 is {}'),
+    (ruled({"if": {"ko": True}, "then": {"team": "a"}}), "the \"if\" of rule 1: the schema has no field 'ko'"),
+    (ruled({"if": {"ok": True}, "then": {"team": "c"}}), "the \"then\" of rule 1: field 'team' has no option 'c'"),
+    (ruled({"not": {"ok": 1}}), "has no option 1"),
+    (ruled({"not": {"team": []}}), "leaves field 'team' no option"),
+    (ruled({"not": {"team": {"not": ["a", "b"]}}}), "leaves field 'team' no option"),
+    (ruled({"not": {"team": ["a", "b"]}}), "rule 1 allows all options of field 'team'"),
+    (shaped({"object": {"t": TEAM}}), "field 'ok' is missing"),
+    (shaped({"object": {"t": TEAM, "o": OK, "p": OK}}), "field 'ok' stands twice in the \"object\""),
+    (shaped({"object": {"t": {"field": "x"}}}), "no field 'x'"),
+    (shaped({"object": {"t": {"field": 3}}}), "property 't' has the field 3"),
+    (shaped({"object": {"t": {}}}), "property 't' is {}"),
+    (shaped({"object": {"o": {"object": 3}}}), "property 'o' has the object 3"),
+    (shaped({"object": {"o": {"object": {}, "const": 3}}}), "with one of"),
+    (shaped({"object": {"o": {"const": 3, "minItems": 3}}}), "'minItems'"),
+    (shaped({"object": {"o": {"const": []}}}), "the const []"),
+    (shaped({"object": {"o": {"const": "\ud800"}}}), "surrogate"),
+    (shaped({"object": {"\ud800": TEAM}}), "surrogate"),
+    (shaped({"array": [["x", "ok"]]}), "at the top write"),
+    (shaped({"object": {"t": {"array": [["x", "team"]]}, "o": OK}}), "field 'team' of the item 'x' is not answered yes or no"),
+    (shaped({"object": {"t": {"array": []}}}), "property 't' has the array []"),
+    (shaped({"object": {"t": {"array": [["x"]]}}}), "property 't' has the member ['x']"),
+    (shaped({"object": {"t": {"array": [[True, "ok"]]}}}), "property 't' has the member [True, 'ok']"),
+    (shaped({"object": {"t": {"array": [["x", "ok"], ["x", "ok"]]}}}), "the item 'x' twice"),
+    (shaped({"object": {"t": {"array": [["\ud800", "ok"]]}}}), "surrogate"),
 ]
 
 
@@ -307,6 +385,22 @@ def test_any_json_is_a_schema_or_a_mistake(source: Any) -> None:
             Schema.of(wrapped)
         except UserError:
             continue
+
+
+def test_rules_from_python_are_checked_as_well() -> None:
+    fields = Schema.of(ruled({"not": {"ok": True}})).fields
+    with pytest.raises(UserError, match="rule 1 has no condition"):
+        Schema(fields, (Rule(()),))
+    with pytest.raises(UserError, match="rule 1 names field 'ok' twice on one side"):
+        Schema(fields, (Rule((Condition("ok", (0,)), Condition("ok", (1,)))),))
+    for options in ((), (1, 0), (0, 0), (5,)):
+        with pytest.raises(UserError, match="give indices, ascending"):
+            Schema(fields, (Rule((Condition("team", options),)),))
+
+
+def test_an_optional_field_from_python_ends_in_null() -> None:
+    with pytest.raises(UserError, match="is optional and ends in 'b': end it in null"):
+        Field("f", "choice", (Option("a"), Option("b")), optional=True)
 
 
 def test_an_unknown_option_or_field_is_named_with_the_known_ones() -> None:

@@ -34,7 +34,7 @@ TYPES: dict[str, Any] = {"string": str, "integer": int, "number": int | float, "
 
 def lower(source: Json) -> dict[str, Any]:
     """The native form of a JSON Schema; `UserError` names the first thing in it that can't be decided."""
-    return _Lowering(source, 'use "enum", "boolean", or "integer" with minimum and maximum').native()
+    return _Lowering(source, 'use "enum", "boolean", "integer" with minimum and maximum, "array" or "object"').native()
 
 
 def lower_model(model: type[BaseModel]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -43,7 +43,9 @@ def lower_model(model: type[BaseModel]) -> tuple[dict[str, Any], frozenset[str]]
         source = model.model_json_schema(by_alias=False, schema_generator=_Plain)
     except PydanticUserError as error:
         raise UserError(f"the model {model.__name__} has no JSON Schema ({error.message}): mend it.") from None
-    lowering = _Lowering(source, "use bool, Literal, Enum, a bounded int, or a float from 0 to 1", floats=True)
+    lowering = _Lowering(
+        source, "use bool, Literal, Enum, a bounded int, a float from 0 to 1, or lists and models of these", floats=True
+    )
     return lowering.native(), frozenset(lowering.numbers)
 
 
@@ -111,19 +113,25 @@ class _Lowering:
         self._conditional(source, nodes, where)
         return nodes
 
-    def _property(self, source: Any, path: Path, refs: Refs, null: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _property(self, source: Any, path: Path, refs: Refs, null: Json | None = None) -> dict[str, Any]:
         """The node of a property. ``null``: the schema of null, where the answer may be null."""
         where = _where(path)
         source, refs = self._resolve(source, where, refs)
+        said = None if null is None else _describe(null, where)
+        if (union := _or_null(source)) is not None:
+            key, other, nothing = union
+            check_keys(source, {key, *ANNOTATIONS}, where)
+            check_keys(nothing, {"type", *ANNOTATIONS}, where)
+            inner, refs = self._resolve(other, where, refs)
+            return self._property(inner | _annotations(source), path, refs, nothing)
         if (constants := self._constants(source, where, refs)) is not None:
-            return self._choice(source, constants, path)
-        for key in ("anyOf", "oneOf"):
-            if key in source:
-                return self._nullable(source, key, path, refs)
+            return self._choice(source, constants + ([] if null is None else [(None, said)]), path)
+        if key := next((key for key in ("anyOf", "oneOf") if key in source), ""):
+            raise UserError(f"{where} has {key} of other things than constants: list constants, or one schema and null.")
         kind, nullable = _kind(source, where)
         optional: dict[str, Any] = {}
         if nullable or null is not None:
-            optional = {"optional": (null and _describe(null, where)) or True}
+            optional = {"optional": said or True}
         if kind == "boolean":
             check_keys(source, {"type", *ANNOTATIONS}, where)
             return self._field(source, path, {"type": "bool"} | optional)
@@ -149,18 +157,6 @@ class _Lowering:
             return self._array(source, path, refs)
         check_keys(source, INTEGER | {"enum", "const", "anyOf", "oneOf", "$ref"}, where)
         raise UserError(f"{where} has the type {shorten(kind)}: {self.known}.")
-
-    def _nullable(self, source: Json, key: str, path: Path, refs: Refs) -> dict[str, Any]:
-        """The node of a union of one schema and null."""
-        where = _where(path)
-        check_keys(source, {key, *ANNOTATIONS}, where)
-        nulls = [part for part in source[key] if isinstance(part, Mapping) and part.get("type") == "null"]
-        others = [part for part in source[key] if part not in nulls]
-        if len(nulls) != 1 or len(others) != 1:
-            raise UserError(f"{where} has {key} of other things than constants: list constants, or one schema and null.")
-        check_keys(nulls[0], {"type", *ANNOTATIONS}, where)
-        inner, refs = self._resolve(others[0], where, refs)
-        return self._property(inner | _annotations(source), path, refs, dict(nulls[0]))
 
     def _field(self, source: Json, path: Path, field: dict[str, Any]) -> dict[str, Any]:
         """A leaf: the node that names the field, which is kept."""
@@ -323,6 +319,18 @@ def _where(path: Path) -> str:
 
 def _annotations(source: Json) -> dict[str, Any]:
     return {key: value for key, value in source.items() if key in ANNOTATIONS}
+
+
+def _or_null(source: Json) -> tuple[str, Any, Json] | None:
+    """The keyword, the other schema and null of a union of one schema and null; None for anything else. A described constant is
+    not such a schema: what it means is said of the option, not of the field."""
+    for key in ("anyOf", "oneOf"):
+        parts = source.get(key)
+        if isinstance(parts, list) and len(parts) == 2 and all(isinstance(part, Mapping) for part in parts):
+            first, second = sorted(parts, key=lambda part: part.get("type") == "null")
+            if second.get("type") == "null" and first.get("type") != "null" and "const" not in first:
+                return key, first, second
+    return None
 
 
 def _kind(source: Json, where: str) -> tuple[Any, bool]:

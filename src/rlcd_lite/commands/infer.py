@@ -60,7 +60,8 @@ class Infer:
     output: Path | None = None
     """Write decisions to this .jsonl or .csv file, one row per text, instead of stdout."""
     json: bool = False
-    """Print JSON instead of a table: decision, and per field value, probabilities, probability, stated, stated_mean."""
+    """Print JSON instead of a table: decision, its probability, and per field value, probabilities, probability, stated,
+    stated_mean."""
     coverage: bool = False
     """Also report the share of the full vocabulary's probability that lies on each field's labels."""
     trace: Path | None = None
