@@ -149,8 +149,8 @@ def ruled(draw: st.DrawFn) -> dict[str, Any]:
         "n": {"type": "integer", "minimum": 1, "maximum": 3},
         "yes": {"type": "boolean"},
     }
-    source = {"type": "object", "properties": properties, "allOf": rules[1:]}
-    return source | (rules[0] if rules else {})
+    source = {"type": "object", "properties": properties} | (rules[0] if rules else {})
+    return source | ({"allOf": rules[1:]} if rules[1:] else {})
 
 
 @settings(max_examples=80, deadline=None)

@@ -36,12 +36,12 @@ def calibrated_fields(
     behind the rules, and what is measured is the whole way from scores to answers.
     """
     distributions = {name: choose(_of(name, fit), seed).distribution for name in fields}
-    between = _decided(fit, schemas, consistency, distributions, {})
+    between = decided(fit, schemas, consistency, distributions, {})
     fitted = {}
     for name in fields:
         behind = [replace(row, logits=tuple(answer.log_p.tolist())) for row, answer in between if row.field == name]
         fitted[name] = choose(behind, seed).model_copy(update={"distribution": Identity()})  # that stands before the rules
-    seen, unseen = (_decided(rows, schemas, consistency, distributions, fitted) for rows in (fit, held))
+    seen, unseen = (decided(rows, schemas, consistency, distributions, fitted) for rows in (fit, held))
     out = {}
     for name in fields:
         kept = [_held(row, answer) for row, answer in unseen if row.field == name]
@@ -62,7 +62,7 @@ def _of(field: str, rows: Sequence[DecisionRow]) -> list[DecisionRow]:
     return [row for row in rows if row.field == field]
 
 
-def _decided(
+def decided(
     rows: Sequence[DecisionRow],
     schemas: Mapping[str, Schema],
     consistency: Consistency,
