@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ matplotlib.use("agg")
 from matplotlib import pyplot as plt
 
 DRAWS, ROWS = 300, 300
-RISKS, DELTA = (0.05, 0.1, 0.2), 0.1
+RISKS, DELTA = (0.05, 0.1, 0.2, 0.4), 0.1
 SHARES = (0.05, 0.1, 0.2)
 METHODS: tuple[SetMethod, ...] = ("lac", "aps")
 
@@ -44,9 +45,9 @@ def main() -> None:
     summary = {}
     for name, path in (argument.split("=", 1) for argument in sys.argv[2:]):
         rows = read_table(Path(path))
-        schema = _schema(rows)
+        schemas = _schemas(rows)
+        schema = schemas[rows[0].example]
         fields = [field.name for field in schema.fields]
-        schemas = {row.example: schema for row in rows}
         fit, test = select(rows, CALIBRATION), select(rows, TEST)
         entries = calibrated_fields(fit, test, schemas, fields, "enforce")
         answers = decided(
@@ -58,20 +59,26 @@ def main() -> None:
             found["fields"][field] = _field(entry, p)
         if schema.rules:
             found["rules"] = rule_summary(rows, schema)
-        if len(fields) == 1:
+        if len(fields) == 1 and found["fields"][fields[0]]["risks"]["0.1"]["certified"]:
             _picture(out / f"{name}.png", name, entries[fields[0]])
         summary[name] = found
         print(name, file=sys.stderr)
     (out / "summary.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _schema(rows: Sequence[DecisionRow]) -> Schema:
-    """The schema of the tickets; of other tables, fields with as many options as they have."""
-    names = list(dict.fromkeys(row.field for row in rows))
-    if names == [field.name for field in synthetic.SCHEMA.fields]:
-        return synthetic.SCHEMA
-    sizes = {name: next(len(row.logits) for row in rows if row.field == name) for name in names}
-    return Schema(tuple(Field(name, "choice", tuple(Option(f"option {i}") for i in range(n))) for name, n in sizes.items()))
+def _schemas(rows: Sequence[DecisionRow]) -> dict[str, Schema]:
+    """By example, the schema of the tickets; in other tables, fields with as many options as they have."""
+    if {row.field for row in rows} == {field.name for field in synthetic.SCHEMA.fields}:
+        return dict.fromkeys((row.example for row in rows), synthetic.SCHEMA)
+    sizes: dict[str, dict[str, int]] = {}
+    for row in rows:
+        sizes.setdefault(row.example, {})[row.field] = len(row.logits)
+    return {example: _of_sizes(tuple(own.items())) for example, own in sizes.items()}
+
+
+@lru_cache
+def _of_sizes(sizes: tuple[tuple[str, int], ...]) -> Schema:
+    return Schema(tuple(Field(name, "choice", tuple(Option(f"option {i}") for i in range(n))) for name, n in sizes))
 
 
 def _field(entry: CalibratedField, p: Sequence[Floats]) -> dict[str, Any]:
@@ -84,10 +91,12 @@ def _field(entry: CalibratedField, p: Sequence[Floats]) -> dict[str, Any]:
     }
     label = np.array(kept.label)
     for method in METHODS:
-        scores = np.stack([option_scores(row, method) for row in p])  # (n, K)
+        scores = np.full((len(p), max(map(len, p))), np.inf)  # (n, K); what is not an option is in no set
+        for i, row in enumerate(p):
+            scores[i, : len(row)] = option_scores(row, method)
         for alpha in SHARES:
             out["sets"][f"{method} {alpha:g}"] = _sets(scores, label, alpha, per_option=False)
-        if len(p[0]) <= 4:  # more options have too few rows each
+        if scores.shape[1] <= 4:  # more options have too few rows each
             out["sets"][f"{method} per option 0.1"] = _sets(scores, label, 0.1, per_option=True)
     return out
 

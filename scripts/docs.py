@@ -235,7 +235,100 @@ def options_trained(_: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def acting_calibrators(table: str) -> str:
+    """Every calibrator of every signal on one table's test split; from results/acting/calibrators.json."""
+    found = json.loads((ROOT / "results/acting/calibrators.json").read_text(encoding="utf-8"))[table]
+    known = "posterior_error" in found["methods"][0]
+    lines = [
+        f"| signal | calibrator | Brier | log loss | REL | RES | ECE | floor | AURC |{' true |' if known else ''}",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |" + (" --- |" if known else ""),
+    ]
+    for m in found["methods"]:
+        if m["method"] == "selected":
+            continue
+        taken = sum(f[m["signal"]]["kind"] == m["method"] for f in found["fields"].values())
+        cells = [
+            m["signal"],
+            m["method"] + (f" ({taken} of {len(found['fields'])})" if taken else ""),
+            *(number(m[key]) for key in ("brier", "log_loss", "reliability_debiased", "resolution_debiased")),
+            interval(m["ece"]),
+            number(m["ece"]["null_floor"]["mean"]),
+            number(m["aurc"]),
+            *([number(m["posterior_error"]["mean_absolute"])] if known else []),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def acting_differences(table: str) -> str:
+    """What calibration gains, paired; from results/acting/calibrators.json."""
+    found = json.loads((ROOT / "results/acting/calibrators.json").read_text(encoding="utf-8"))[table]
+    lines = ["| difference | Brier | AURC |", "| --- | --- | --- |"]
+    said = {"single": "best single signal", "chosen": "confidence to act on"}
+    for d in found["differences"]:
+        (one, how), (two, other) = d["first"], d["second"]
+        name = f"{said.get(one, one)}, {how} − {said.get(two, two)}, {other}"
+        lines.append(f"| {name} | {interval(d['brier'])} | {interval(d['aurc'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def acting_risks(_: str) -> str:
+    """Certified thresholds over many draws of held-out rows; from results/acting/summary.json."""
+    lines = [
+        "| table | field | accuracy | risk promised | draws certified | automated | risk kept | certificates broken |",
+        "| --- | --- | --- | --- | --: | --: | --: | --: |",
+    ]
+    for name, entry in _acting():
+        for field, f in entry["fields"].items():
+            for risk, r in f["risks"].items():
+                shares = [f"{r[key]:.0%}" for key in ("certified", "coverage")]
+                cells = [name, field, number(f["accuracy"]), risk, *shares, number(r["risk"]), f"{r['broken']:.1%}"]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def acting_sets(_: str) -> str:
+    """Coverage and size of prediction sets over many draws of held-out rows; from results/acting/summary.json."""
+    lines = [
+        "| table | field | sets | 1 − α | coverage (± 2 standard errors) | mean size |",
+        "| --- | --- | --- | --: | --: | --: |",
+    ]
+    for name, entry in _acting():
+        for field, f in entry["fields"].items():
+            for kind, found in f["sets"].items():
+                method, alpha = kind.rsplit(" ", 1)
+                if alpha == "0.1":
+                    coverage = f"{number(found['coverage'])} ± {number(found['band'])}"
+                    lines.append(f"| {name} | {field} | {method} | {coverage} | {number(found['size'], 2)} |")
+    return "\n".join(lines) + "\n"
+
+
+def acting_rules(folder: str) -> str:
+    """Arms before and after rules are enforced; from FOLDER/eval.json."""
+    results = read_eval(ROOT / folder / "eval.json")["results"]
+    tied = ("severity", "needs_human")  # no rule is about the team
+    head = " | ".join(f"{name}: accuracy | {name}: Brier, difference" for name in tied)
+    lines = [f"| arm | rule broken before | after | {head} |", "| --- | --- | --: |" + " --- |" * 4]
+    for result in results:
+        rules = result["rules"]
+        cells = [Path(result["arm"]).name, interval(rules["before"][0]["rate"]), number(rules["after"]["softmax"]["estimate"])]
+        for name in tied:
+            accuracy, brier = (rules["fields"][name]["softmax"][metric] for metric in ("accuracy", "brier"))
+            cells += [f"{number(accuracy['before'])} → {number(accuracy['after'])}", interval(brier["difference"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _acting() -> list[tuple[str, Any]]:
+    return list(json.loads((ROOT / "results/acting/summary.json").read_text(encoding="utf-8")).items())
+
+
 BLOCKS = {
+    "acting_calibrators": acting_calibrators,
+    "acting_differences": acting_differences,
+    "acting_risks": acting_risks,
+    "acting_sets": acting_sets,
+    "acting_rules": acting_rules,
     "options": options,
     "options_orders": options_orders,
     "options_scope": options_scope,
