@@ -52,7 +52,13 @@ def calibrated():
     fit, held = rows(300, 0), rows(300, 1, "held-out")
     schemas = {row.example: SCHEMA for row in fit + held}
     fields = calibrated_fields(fit, held, schemas, ["severity", "human"], "enforce")
-    about = {"version": 1, "made_by": {"model": "toy"}, "dataset": "toy 0", "labels": label_hash({"A": 1}), "asked": asked(SCHEMA)}
+    about = {
+        "version": 1,
+        "made_by": {"model": "toy"},
+        "dataset": "toy 0",
+        "labels": label_hash({"A": 1}),
+        "asked": dict(asked(SCHEMA)),
+    }
     about |= {"varying": False, "tied": tied(SCHEMA), "consistency": "enforce", "rows": 300, "held_out_rows": 300}
     return Calibration.model_validate(about | {"fields": fields}), held
 
@@ -196,8 +202,11 @@ def test_a_calibration_is_refused_for_anything_else(calibrated, tmp_path):
 def test_another_schema_is_refused(calibrated, change, words):
     calibration, _ = calibrated
     calibration.check(SCHEMA, "enforce")
+    other = Schema.of(SCHEMA.to_dict() | change)
     with pytest.raises(UserError, match=words):
-        calibration.check(Schema.of(SCHEMA.to_dict() | change), "enforce")
+        calibration.check(other, "enforce")
+    with pytest.raises(UserError, match=words):
+        decision(other, scores([0.0] * 3, [0.0] * 2)[-len(other.fields) :], [None] * len(other.fields), calibration)
 
 
 def test_another_way_with_rules_is_refused(calibrated):

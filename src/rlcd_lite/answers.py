@@ -78,7 +78,12 @@ def decision(
     calibration: Calibration | None = None,
     consistency: Consistency = "enforce",
 ) -> Decision:
-    """The scores of a text as an answer, which names what was done to it. ``priors``: per field, what was subtracted, in words."""
+    """The scores of a text as an answer, which names what was done to it. ``priors``: per field, what was subtracted, in words.
+
+    Raises `UserError` for a schema that the calibration was not fitted for.
+    """
+    if calibration is not None:
+        calibration.check(schema, consistency)
     entries = calibration.fields if calibration else {}
     distributions = {name: entry.distribution for name, entry in entries.items()}
     confidences = {name: entry.fitted for name, entry in entries.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -108,11 +109,13 @@ class Calibration(Frozen):
             )
 
 
-def asked(schema: Schema, varying: bool = False) -> dict[str, str]:
+@lru_cache(maxsize=64)  # looked at in every decision
+def asked(schema: Schema, varying: bool = False) -> Mapping[str, str]:
     """Per field, in order, a hash of all that the prompt says about it."""
     return {field.name: _digest(_without_options(field) if varying else field.to_dict()) for field in schema.fields}
 
 
+@lru_cache(maxsize=64)
 def tied(schema: Schema) -> str:
     """A hash of what ties the fields' answers together."""
     return _digest({key: value for key, value in schema.to_dict().items() if key != "fields"})

@@ -118,7 +118,7 @@ class Calibrate:
             made_by=made_by(self.model, self.ask),
             dataset=f"{Path(examples.name).name} {examples.hash}",
             labels=label_hash(engine.labels()),
-            asked=asked(schema, varying),
+            asked=dict(asked(schema, varying)),
             varying=varying,
             tied=tied(schema),
             consistency=self.consistency,
