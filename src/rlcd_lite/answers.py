@@ -19,7 +19,7 @@ from rlcd_lite.settings import Consistency
 
 
 @dataclass(frozen=True)
-class Answer:
+class FieldAnswer:
     """The answer to one field: the ``choice`` (an option index), the options' log-probabilities ``log_p`` (K,), and, where the
     field is calibrated, the ``confidence`` in [0, 1] that the choice is right, with the ``signal`` it comes from."""
 
@@ -35,7 +35,7 @@ def answers(
     consistency: Consistency,
     distributions: Mapping[str, Distribution],
     confidences: Mapping[str, FieldCalibration],
-) -> list[tuple[tuple[Answer, ...], float]]:
+) -> list[tuple[tuple[FieldAnswer, ...], float]]:
     """For each text the answers to all fields, and the probability of all of them together.
 
     First the ``distributions`` calibrate the options' probabilities, by field. Their product is then conditioned on the bounds of
@@ -56,18 +56,18 @@ def answers(
     return list(zip(zip(*columns, strict=True), found.joint.exp().tolist(), strict=True))
 
 
-def _answers(scores: Sequence[FieldScores], choices: Tensor, log_p: Tensor, fitted: FieldCalibration | None) -> list[Answer]:
+def _answers(scores: Sequence[FieldScores], choices: Tensor, log_p: Tensor, fitted: FieldCalibration | None) -> list[FieldAnswer]:
     """One field's, over n texts: ``choices`` (n,), ``log_p`` (n, K)."""
     if fitted is None:
-        return [Answer(int(choice), row) for choice, row in zip(choices, log_p, strict=True)]
+        return [FieldAnswer(int(choice), row) for choice, row in zip(choices, log_p, strict=True)]
     own = [score.stated_in(int(score.choice.argmax())).tolist() for score in scores]  # stated in the model's own choice
     calibrated = fitted.apply(log_p.numpy(), own, [score.grid for score in scores])
     out = []
     for choice, row, confidence in zip(choices.tolist(), log_p, calibrated.confidence.tolist(), strict=True):
         if choice == int(row.argmax()):
-            out.append(Answer(choice, row, confidence, fitted.signal))
+            out.append(FieldAnswer(choice, row, confidence, fitted.signal))
         else:
-            out.append(Answer(choice, row, float(row[choice].exp()), "rules"))
+            out.append(FieldAnswer(choice, row, float(row[choice].exp()), "rules"))
     return out
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import torch
 
-from rlcd_lite.answers import Answer, answers
+from rlcd_lite.answers import FieldAnswer, answers
 from rlcd_lite.calibration import ece, null_floor
 from rlcd_lite.calibration_file import CalibratedField, Distribution, Ece, HeldOut
 from rlcd_lite.calibrators import Identity
@@ -68,10 +68,10 @@ def decided(
     consistency: Consistency,
     distributions: Mapping[str, Distribution],
     confidences: Mapping[str, FieldCalibration],
-) -> list[tuple[DecisionRow, Answer]]:
+) -> list[tuple[DecisionRow, FieldAnswer]]:
     """The answer behind each row."""
     texts = [list(group) for _, group in groupby(rows, key=lambda row: row.example)]
-    out: list[tuple[DecisionRow, Answer]] = []
+    out: list[tuple[DecisionRow, FieldAnswer]] = []
     for schema, run in groupby(texts, key=lambda text: schemas[text[0].example]):
         group = list(run)
         scores = [
@@ -82,7 +82,7 @@ def decided(
     return out
 
 
-def _held(row: DecisionRow, answer: Answer) -> dict[str, float]:
+def _held(row: DecisionRow, answer: FieldAnswer) -> dict[str, float]:
     p = answer.log_p.exp().numpy()
     assert answer.confidence is not None
     return {
