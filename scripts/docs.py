@@ -290,7 +290,7 @@ def acting_risks(_: str) -> str:
 def acting_sets(_: str) -> str:
     """Coverage and size of prediction sets over many draws of held-out rows; from results/acting/summary.json."""
     lines = [
-        "| table | field | sets | 1 − α | coverage (± 2 standard errors) | mean size |",
+        "| table | field | sets | coverage (± 2 standard errors) | mean size |",
         "| --- | --- | --- | --: | --: | --: |",
     ]
     for name, entry in _acting():
