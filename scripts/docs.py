@@ -291,7 +291,7 @@ def acting_sets(_: str) -> str:
     """Coverage and size of prediction sets over many draws of held-out rows; from results/acting/summary.json."""
     lines = [
         "| table | field | sets | coverage (± 2 standard errors) | mean size |",
-        "| --- | --- | --- | --: | --: | --: |",
+        "| --- | --- | --- | --: | --: |",
     ]
     for name, entry in _acting():
         for field, f in entry["fields"].items():
