@@ -119,6 +119,7 @@ def test_files_of_decisions_say_what_to_do(call, ending: str, tmp_path: Path) ->
         (("--calibration", "calibration.json", "--max-risk", "1.5"), "--max-risk is 1.5: use a number between 0 and 1"),
         (("--calibration", "calibration.json", "--max-risk", "0.1", "--delta", "0"), "--delta is 0"),
         (("--calibration", "calibration.json", "--sets-per-option"), "--sets-per-option is about --sets"),
+        (("--calibration", "calibration.json", "--sets", "1e-320"), "use a number between 0 and 1"),
         (("--calibration", "none.json"), "'none.json' does not exist"),
         (("--calibration", "schema.json"), "damaged"),
         (("--calibration", "calibration.json", "--consistency", "measure"), "fitted with --consistency enforce, not measure"),
@@ -161,6 +162,8 @@ def test_another_schema_or_tokenizer_is_refused(call, tmp_path: Path) -> None:
         (("--fields", "human,human"), "names a field twice"),
         (("--dataset", "nothing.jsonl"), "nothing.jsonl"),
         (("--prior", "none.json"), "none.json"),
+        (("--prior", "contexts"), "--prior contexts differs from file to file"),
+        (("--seed", "-1"), "--seed is -1"),
     ],
 )
 def test_what_calibrate_refuses(call, flags: tuple[str, ...], words: str) -> None:

@@ -11,7 +11,7 @@ from rlcd_lite import calibration, calibrators, consistency, resample, selective
 
 DOCS = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
 PARTS = {"tally", "unit_interval", "row_weights", "logit_rows", "log_odds_row", "zero_one", "top_log_odds", "total_variation"}
-PARTS |= {"damaged"}  # steps on the way to a number
+PARTS |= {"damaged", "passed", "rule_text"}  # steps on the way to a number
 
 
 @pytest.mark.parametrize("module", [calibration, calibrators, consistency, resample, selective], ids=lambda m: m.__name__)

@@ -42,6 +42,7 @@ def calibrated_fields(
         behind = [replace(row, logits=tuple(answer.log_p.tolist())) for row, answer in between if row.field == name]
         fitted[name] = choose(behind, seed).model_copy(update={"distribution": Identity()})  # that stands before the rules
     seen, unseen = (decided(rows, schemas, consistency, distributions, fitted) for rows in (fit, held))
+    varying = len(set(schemas.values())) > 1
     out = {}
     for name in fields:
         kept = [_held(row, answer) for row, answer in unseen if row.field == name]
@@ -53,7 +54,7 @@ def calibrated_fields(
             grid=threshold_grid([answer.confidence or 0.0 for row, answer in seen if row.field == name]),
             held_out=rows,
             ece=_ece(rows, seed),
-            options=counts.pop() if len(counts) == 1 else None,
+            options=None if varying else counts.pop(),
         )
     return out
 

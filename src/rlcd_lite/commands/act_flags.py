@@ -43,7 +43,7 @@ class ActFlags:
                     f"--{flag} {value:g} rests on held-out rows: give --calibration, a file that rlcd-lite calibrate wrote."
                 )
         for flag, value in (("max-risk", self.max_risk), ("delta", self.delta), ("sets", self.sets)):
-            if value is not None and not 0 < value < 1:
+            if value is not None and not 1e-6 <= value <= 1 - 1e-6:
                 raise UserError(f"--{flag} is {value:g}: use a number between 0 and 1, such as 0.1.")
         if self.sets_per_option and self.sets is None:
             raise UserError("--sets-per-option is about --sets: give that too.")
@@ -52,6 +52,7 @@ class ActFlags:
         """The calibration, and what it lets one promise; what it can't is said on stderr."""
         if self.calibration is None:
             return None, None
+        refuse_contexts(ask)
         from rlcd_lite.calibration_file import read_calibration
         from rlcd_lite.promises import promise, refusal
 
@@ -83,6 +84,12 @@ class ActFlags:
             "max_risk": self.max_risk,
             "sets": self.sets,
         } | promised
+
+
+def refuse_contexts(ask: AskFlags) -> None:
+    """`UserError` for a prior that would be measured on other texts at inference than when the calibration was fitted."""
+    if ask.prior == "contexts":
+        raise UserError("--prior contexts differs from file to file, so no calibration is for it: keep one with rlcd-lite prior.")
 
 
 def made_by(model: ModelFlags, ask: AskFlags) -> dict[str, Any]:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from rlcd_lite import ranks
-from rlcd_lite.commands.act_flags import made_by
+from rlcd_lite.commands.act_flags import made_by, refuse_contexts
 from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.datasets import Dataset, Example, load
 from rlcd_lite.errors import UserError
 from rlcd_lite.outputs import check_writable
-from rlcd_lite.priors import CONTEXTS
 from rlcd_lite.rows import SUFFIXES
 from rlcd_lite.schema import Schema
 from rlcd_lite.settings import Consistency
@@ -65,7 +64,10 @@ class Calibrate:
         for flag in ("n", "held_out_n"):
             if getattr(self, flag) < LEAST_ROWS:
                 raise UserError(f"--{flag.replace('_', '-')} is {getattr(self, flag)}: it must be at least {LEAST_ROWS}.")
+        if self.seed < 0:
+            raise UserError(f"--seed is {self.seed}: it must be at least 0.")
         self.ask.check()
+        refuse_contexts(self.ask)
         if self.output.exists() and not self.overwrite:
             raise UserError(f"output {str(self.output)!r} exists: replace it with --overwrite.")
         check_writable(self.output, "output")
@@ -97,8 +99,6 @@ class Calibrate:
         from rlcd_lite.evaluate import Part, decide_part
 
         split: tuple[tuple[Example, ...], ...] = (examples.examples[: self.n], examples.examples[self.n :])
-        if self.ask.prior == "contexts":  # their labels are not looked at
-            engine.prior = engine.measure_prior([(e.schema, e.context) for e in split[0][:CONTEXTS]])
         with progress(len(examples), f"calibrating on {examples.name}") as advance:
             fit, held = (
                 list(decide_part(engine, Part(name, part), advance)) for name, part in zip(("fit", "held-out"), split, strict=True)
