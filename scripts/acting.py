@@ -22,13 +22,14 @@ import numpy as np
 
 from rlcd_lite.calibration import Floats, Ints
 from rlcd_lite.calibration_file import CalibratedField, HeldOut
-from rlcd_lite.conformal import SetMethod, class_limits, limit, option_scores
+from rlcd_lite.conformal import class_limits, limit, option_scores
 from rlcd_lite.datasets import synthetic
 from rlcd_lite.decision_table import CALIBRATION, TEST, DecisionRow, read_table, select
 from rlcd_lite.enforced import rule_summary
 from rlcd_lite.held_out import calibrated_fields, decided
 from rlcd_lite.schema import Field, Option, Schema
 from rlcd_lite.selective import certify, passed
+from rlcd_lite.settings import SetMethod
 
 matplotlib.use("agg")
 from matplotlib import pyplot as plt

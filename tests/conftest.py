@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from string import ascii_letters, ascii_uppercase
 
@@ -24,6 +25,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from rlcd_lite.cli import main
 from rlcd_lite.contract import Contract
 from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.models import LoadedModel
@@ -35,6 +37,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+Command = Callable[..., tuple[int, str, str]]  # what a command gives: exit code, stdout and stderr
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 
@@ -137,6 +140,21 @@ def model_folder(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.Te
     tiny_model("llama", len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def run_command(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command on the tiny model; exit code, stdout and stderr."""
+
+    def run(name: str, *args: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            main([name, "--model", str(model_folder), *args])
+        except SystemExit as end:
+            return int(end.code or 0), *capsys.readouterr()
+        return 0, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture(scope="session")

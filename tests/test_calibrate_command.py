@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from conftest import Command
 from rlcd_lite.cli import main
 
 SCHEMA = {
@@ -38,18 +38,10 @@ def folder(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def call(folder: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Callable[..., tuple[int, str, str]]:
+def call(folder: Path, run_command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command in that folder."""
     monkeypatch.chdir(folder)
-
-    def run(command: str, *args: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            main([command, "--model", str(model_folder), *args])
-        except SystemExit as end:
-            return int(end.code or 0), *capsys.readouterr()
-        return 0, *capsys.readouterr()
-
-    return run
+    return run_command
 
 
 ASK = ("--schema", "schema.json", "--context", "All is down.")

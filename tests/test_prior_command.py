@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from conftest import TRIAGE
-from rlcd_lite.cli import main
+from conftest import TRIAGE, Command
 from rlcd_lite.decision_table import read_table
 from rlcd_lite.summary import read_eval
 
 
 @pytest.fixture
-def call(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Callable[..., tuple[int, str, str]]:
-    """Runs a command on the tiny model in a folder with a schema and rows; exit code, stdout and stderr."""
+def call(run_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command in a folder with a schema and rows."""
     monkeypatch.chdir(tmp_path)
     Path("schema.json").write_text(json.dumps(TRIAGE))
     rows = [{"text": f"ticket {i} about the {'login' if i % 2 else 'bill'}"} for i in range(6)]
     rows += [{"text": " "}, {"text": "word " * 3000}]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def run(command: str, *args: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            main([command, "--model", str(model_folder), *args])
-        except SystemExit as end:
-            return int(end.code or 0), *capsys.readouterr()
-        return 0, *capsys.readouterr()
-
-    return run
+    return run_command
 
 
 def decisions(out: str) -> list[dict]:

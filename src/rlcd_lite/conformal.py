@@ -9,16 +9,14 @@ held-out rows and texts, not for each text. The better the probabilities, the sm
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from rlcd_lite.calibration import Floats
 from rlcd_lite.errors import UserError
-from rlcd_lite.settings import check_choice
+from rlcd_lite.settings import SetMethod, check_choice
 
-SetMethod = Literal["lac", "aps"]
 TOLERANCE = 1e-9  # sums of the same probabilities in another order; it can only make a set larger
 
 

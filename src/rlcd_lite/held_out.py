@@ -47,14 +47,13 @@ def calibrated_fields(
     for name in fields:
         kept = [_held(row, answer) for row, answer in unseen if row.field == name]
         rows = HeldOut.model_validate({key: [entry[key] for entry in kept] for key in HeldOut.model_fields})
-        counts = {len(row.logits) for row in (*fit, *held) if row.field == name}
         out[name] = CalibratedField(
             distribution=distributions[name],
             fitted=fitted[name],
             grid=threshold_grid([answer.confidence or 0.0 for row, answer in seen if row.field == name]),
             held_out=rows,
             ece=_ece(rows, seed),
-            options=None if varying else counts.pop(),
+            options=None if varying else len(next(iter(schemas.values()))[name].options),
         )
     return out
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlcd_lite.calibration_file import CalibratedField, Calibration
-from rlcd_lite.conformal import SetMethod, class_limits, limit, prediction_set
+from rlcd_lite.conformal import class_limits, limit, prediction_set
 from rlcd_lite.decisions import Decision, FieldDecision
 from rlcd_lite.errors import UserError, shorten
 from rlcd_lite.selective import Certificate, certify, passed
+from rlcd_lite.settings import SetMethod
 
 
 @dataclass(frozen=True)

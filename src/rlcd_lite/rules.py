@@ -183,7 +183,7 @@ def _count_factors(array: Array, variable: dict[str, int], sizes: list[int], val
         out.append(Factor((v, after), allowed[0]) if before is None else Factor((before, v, after), allowed))
         before = after
     assert before is not None
-    outside = (count < array.low) | ((count > array.high) if top > array.high else torch.zeros_like(count, dtype=torch.bool))
+    outside = (count < array.low) | (count > array.high)
     return [*out, Factor((before,), outside.double() * _FORBIDDEN)]
 
 

@@ -20,6 +20,7 @@ Listing = Literal["auto", "listed", "unlisted"]
 PriorKind = Literal["none", "content-free"]
 Permutations = int | Literal["auto"]
 Consistency = Literal["measure", "enforce"]
+SetMethod = Literal["lac", "aps"]
 
 DEFAULT_LAYOUT: Layout = "schema-first"  # measured: docs/architecture.md
 

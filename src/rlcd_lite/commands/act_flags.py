@@ -6,12 +6,12 @@ import hashlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rlcd_lite import ranks
 from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
 from rlcd_lite.errors import UserError
-from rlcd_lite.settings import Consistency
+from rlcd_lite.settings import Consistency, SetMethod
 
 if TYPE_CHECKING:  # SciPy is imported where it is used, so that --help stays instant
     from rlcd_lite.calibration_file import Calibration
@@ -30,7 +30,7 @@ class ActFlags:
     """Probability that the held-out rows of the calibration mislead about --max-risk."""
     sets: float | None = None
     """Also give the set of options that holds the right one but for this share of texts (needs --calibration)."""
-    set_method: Literal["lac", "aps"] = "lac"
+    set_method: SetMethod = "lac"
     """lac: the smallest sets, some of them empty; aps: never empty, and larger where the model is unsure."""
     sets_per_option: bool = False
     """Keep the promise of --sets for the texts of each right option by itself."""

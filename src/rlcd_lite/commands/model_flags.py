@@ -100,12 +100,13 @@ class ModelFlags:
         """The engine, with the libraries' own progress bars off; ``change`` is done to the model before the engine is built."""
         gc.disable()  # imports and loading make millions of objects that stay: looking through them again and again costs 0.5 s
         try:
-            loaded = self._load()
             from rlcd_lite.engine import DecisionEngine
 
+            contract = self.contract()  # its faults before the model's
+            loaded = self._load()
             return DecisionEngine(
                 loaded if change is None else change(loaded),
-                self.contract(),
+                contract,
                 prior=prior,
                 permutations=permutations,
                 calibration=calibration,
@@ -125,7 +126,6 @@ class ModelFlags:
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()
         logging.getLogger("rlcd_lite").setLevel(logging.INFO if ranks.is_main() else logging.ERROR)
-        self.contract()  # its faults before the model's
         return load_model(self.model, self.adapter, self.device, self.dtype, self.attention)
 
 
