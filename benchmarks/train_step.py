@@ -49,6 +49,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from rlcd_lite.attention import Block
 from rlcd_lite.datasets import Dataset, Example, load
 from rlcd_lite.engine import DecisionEngine, SchemaLike
+from rlcd_lite.folding import field_scores
 from rlcd_lite.models import load_model, trainable
 from rlcd_lite.packing import attention_mask, pack
 from rlcd_lite.recipe import Recipe
@@ -110,7 +111,10 @@ class PaddedEngine(DecisionEngine):
             for i, row_logits in zip(members, found, strict=True):
                 logits[i] = row_logits
         rest = iter([(row, None) for row in logits])
-        return [self._scores(Schema.of(schema), [prompt.answers(rest)]) for (schema, _), prompt in zip(batch, prompts, strict=True)]
+        return [
+            field_scores(Schema.of(schema), self.contract, [prompt.answers(rest)])
+            for (schema, _), prompt in zip(batch, prompts, strict=True)
+        ]
 
 
 class Meter:

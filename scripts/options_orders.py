@@ -22,6 +22,7 @@ import torch
 from rlcd_lite.datasets import Example, load
 from rlcd_lite.decision_table import CALIBRATION, TEST, DecisionRow, write_table
 from rlcd_lite.engine import DecisionEngine
+from rlcd_lite.folding import field_scores
 from rlcd_lite.orders import AUTO_ORDERS, AUTO_ROUNDS, other_order, reordered, settled
 from rlcd_lite.resample import mean_interval
 from rlcd_lite.schema import Schema
@@ -88,7 +89,7 @@ def decided(
     schema = Schema((reordered(field, shown),))
     asked = [(engine.prompts(schema), engine.encode(schema, example.context))]
     ((answers,), _, _) = engine._run(asked, coverage=True)
-    known = {count: engine._scores(schema, answers[:count])[0] for count in COUNTS if isinstance(count, int)}
+    known = {count: field_scores(schema, engine.contract, answers[:count])[0] for count in COUNTS if isinstance(count, int)}
     enough = next((k for k in AUTO_ROUNDS if settled(_orders(known[k]), AUTO_ORDERS)), AUTO_ORDERS)
     for count in COUNTS:
         scores = known[enough if count == "auto" else int(count)]

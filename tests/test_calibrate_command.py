@@ -30,6 +30,7 @@ def folder(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         rows.append({"text": f"ticket {i} {rng.random()}", "split": "calibration", **labels})
     (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (place / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:90]))
+    (place / "twice.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:50] * 2))
     (place / "sure.jsonl").write_text("".join(json.dumps(row | {"human": True, "severity": "low"}) + "\n" for row in rows))
     (place / "new.jsonl").write_text("".join(json.dumps({"id": i, "text": f"new {i}"}) + "\n" for i in range(5)))
     args = ["--dataset", str(place / "rows.jsonl"), "--schema", str(place / "schema.json"), "--n", "50", "--held-out-n", "50"]
@@ -111,6 +112,8 @@ def test_files_of_decisions_say_what_to_do(call, ending: str, tmp_path: Path) ->
         (("--calibration", "calibration.json", "--max-risk", "1.5"), "--max-risk is 1.5: use a number between 0 and 1"),
         (("--calibration", "calibration.json", "--max-risk", "0.1", "--delta", "0"), "--delta is 0"),
         (("--calibration", "calibration.json", "--sets-per-option"), "--sets-per-option is about --sets"),
+        (("--calibration", "calibration.json", "--delta", "0.2"), "--delta is about --max-risk"),
+        (("--calibration", "calibration.json", "--set-method", "aps"), "--set-method is about --sets"),
         (("--calibration", "calibration.json", "--sets", "1e-320"), "use a number between 0 and 1"),
         (("--calibration", "none.json"), "'none.json' does not exist"),
         (("--calibration", "schema.json"), "damaged"),
@@ -137,11 +140,12 @@ def test_another_schema_or_tokenizer_is_refused(call, tmp_path: Path) -> None:
     code, _, err = call("infer", "--schema", str(other), "--context", "x", "--calibration", "calibration.json")
     assert code == 2
     assert "other rules" in err
-    changed = json.loads(Path("calibration.json").read_text()) | {"labels": "0" * 16}
-    (tmp_path / "c.json").write_text(json.dumps(changed))
-    code, _, err = call("infer", *ASK, "--calibration", str(tmp_path / "c.json"))
-    assert code == 2
-    assert "another tokenizer" in err
+    whole = json.loads(Path("calibration.json").read_text())
+    for key, words in (("labels", "another tokenizer"), ("weights", "other weights, or another adapter")):
+        (tmp_path / "c.json").write_text(json.dumps(whole | {"made_by": whole["made_by"] | {key: "0" * 16}}))
+        code, _, err = call("infer", *ASK, "--calibration", str(tmp_path / "c.json"))
+        assert code == 2
+        assert words in err
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,9 @@ def test_another_schema_or_tokenizer_is_refused(call, tmp_path: Path) -> None:
     [
         (("--n", "10"), "--n is 10: it must be at least 50"),
         (("--held-out-n", "10"), "--held-out-n is 10"),
-        (("--dataset", "few.jsonl"), "has 90 rows in its calibration split, not 100"),
+        (("--dataset", "few.jsonl"), "has 90 examples in its calibration split with texts of their own, not 100"),
+        (("--dataset", "twice.jsonl"), " examples in its calibration split with texts of their own, not 100"),
+        (("--dataset", "synthetic"), "leave --schema out"),
         (("--fields", "severity,nothing"), "no field 'nothing'"),
         (("--fields", "human,human"), "names a field twice"),
         (("--dataset", "nothing.jsonl"), "nothing.jsonl"),

@@ -210,6 +210,28 @@ def test_a_session_asked_three_times_equals_fresh_ones(tokenizer, architecture: 
             assert ours.probabilities == pytest.approx(fresh.probabilities, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("permutations", [1, 2, "auto"])
+@pytest.mark.parametrize("layout", ["schema-first", "context-first"])
+def test_schemas_of_several_texts_in_one_row_equal_decisions_of_their_own(tokenizer, layout: str, permutations: int | str) -> None:
+    engine = tiny_engine(tokenizer, "llama", layout=layout)
+    engine.permutations = permutations
+    mood = Schema.of({"fields": [{"name": "mood", "type": "score", "options": ["sad", "flat", "glad"]}]})
+    long = Schema.of(
+        {"fields": [{"name": "place", "type": "choice", "options": list(map(str, range(30))), "scoring": "tournament"}]}
+    )
+    schemas = [Schema.of(TRIAGE), mood, *([long] if permutations != "auto" else [])]
+    pairs = [(schema, text) for text in TEXTS[:2] for schema in schemas]
+    before = engine.forward.tokens_run
+    found, _ = engine.ask([(schema, engine.encode(schema, text)) for schema, text in pairs])
+    together = engine.forward.tokens_run - before
+    before = engine.forward.tokens_run
+    for (schema, text), scores in zip(pairs, found, strict=True):
+        for ours, fresh in zip(engine.decision(schema, scores).fields, engine.decide(schema, text).fields, strict=True):
+            assert ours.probabilities == pytest.approx(fresh.probabilities, abs=TOLERANCE)
+            assert ours.stated_mean == pytest.approx(fresh.stated_mean, abs=TOLERANCE)
+    assert together < engine.forward.tokens_run - before  # what they share is run once
+
+
 def test_a_schema_session_equals_fresh_decisions(tokenizer) -> None:
     engine = tiny_engine(tokenizer, "gemma3")
     session = engine.schema_session(TRIAGE)

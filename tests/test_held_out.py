@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import tiny_engine
 from rlcd_lite.answers import answers, decision
-from rlcd_lite.calibration_file import Calibration, asked, label_hash, read_calibration, tied, write_calibration
+from rlcd_lite.calibration_file import Calibration, asked, read_calibration, tied, write_calibration
+from rlcd_lite.contract import Contract
 from rlcd_lite.decision_table import DecisionRow
+from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.errors import UserError
 from rlcd_lite.held_out import calibrated_fields
+from rlcd_lite.models import LoadedModel
 from rlcd_lite.promises import promise, promise_field, refusal
 from rlcd_lite.schema import Schema
 from rlcd_lite.scores import FieldScores
@@ -53,10 +57,9 @@ def calibrated():
     schemas = {row.example: SCHEMA for row in fit + held}
     fields = calibrated_fields(fit, held, schemas, ["severity", "human"], "enforce")
     about = {
-        "version": 1,
-        "made_by": {"model": "toy"},
+        "version": 2,
+        "made_by": {"model": "toy", "layout": "schema-first"},
         "dataset": "toy 0",
-        "labels": label_hash({"A": 1}),
         "asked": dict(asked(SCHEMA)),
     }
     about |= {"varying": False, "tied": tied(SCHEMA), "consistency": "enforce", "rows": 300, "held_out_rows": 300}
@@ -147,7 +150,7 @@ def test_a_decision_says_which_rules_it_breaks():
 def test_a_calibration_is_kept_as_it_is(calibrated, tmp_path):
     calibration, _ = calibrated
     write_calibration(tmp_path / "c.json", calibration)
-    assert read_calibration(tmp_path / "c.json", {"model": "toy"}) == calibration
+    assert read_calibration(tmp_path / "c.json") == calibration
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -155,20 +158,27 @@ def test_a_calibration_is_refused_for_anything_else(calibrated, tmp_path):
     calibration, _ = calibrated
     path = tmp_path / "c.json"
     write_calibration(path, calibration)
-    with pytest.raises(UserError, match=r"fitted with model 'toy', not 'other'"):
-        read_calibration(path, {"model": "other"})
+    calibration.check_model({"model": "other", "layout": "schema-first"})  # a model may go by another name
+    with pytest.raises(UserError, match=r"fitted with layout 'schema-first', not 'context-first'"):
+        calibration.check_model({"model": "toy", "layout": "context-first"})
     with pytest.raises(UserError, match="does not exist"):
-        read_calibration(tmp_path / "none.json", {})
+        read_calibration(tmp_path / "none.json")
     whole = json.loads(path.read_text())
     for change, words in (
         ({"version": 9}, "has version 9"),
         ({"rows": "many"}, "is damaged .*rows"),
         ({"fields": {"severity": {}}}, r"is damaged .*fields\.severity"),
+        ({"fields": {}}, "is damaged .*not some of those that are asked"),
+        ({"fields": {"other": whole["fields"]["human"]}}, "is damaged .*not some of those that are asked"),
+        ({"held_out_rows": 30}, "is damaged .*other numbers of rows"),
+        ({"fields": {"human": whole["fields"]["human"] | {"options": -1}}}, r"is damaged .*fields\.human\.options"),
+        ({"fields": {"severity": whole["fields"]["severity"] | {"options": 2}}}, "is damaged .*right option 2 of 2"),
+        ({"fields": {"human": whole["fields"]["human"] | {"grid": [0.9, 0.1]}}}, "is damaged .*ascend"),
         ({"more": 1}, "is damaged .*more"),
     ):
         path.write_text(json.dumps(whole | change))
         with pytest.raises(UserError, match=words):
-            read_calibration(path, {})
+            read_calibration(path)
     for broken in (
         "",
         "[]",
@@ -178,7 +188,7 @@ def test_a_calibration_is_refused_for_anything_else(calibrated, tmp_path):
     ):
         path.write_text(broken)
         with pytest.raises(UserError, match="damaged"):
-            read_calibration(path, {})
+            read_calibration(path)
 
 
 @pytest.mark.parametrize(
@@ -298,3 +308,26 @@ def test_a_refusal_says_when_more_rows_are_of_no_use(calibrated):
 def _decide(pair, calibration):
     found = tuple(FieldScores(torch.tensor(r.logits), torch.tensor(r.stated_logits), GRID) for r in pair)
     return decision(SCHEMA, found, [None, None], calibration)
+
+
+def test_a_calibration_is_for_one_model_and_one_way_of_asking(calibrated, tokenizer):
+    calibration, _ = calibrated
+    engine = tiny_engine(tokenizer, "llama")
+    again = LoadedModel(engine.model, engine.encoder.tokenizer, engine.name)
+    own = calibration.model_copy(update={"made_by": engine.made_by()})
+    answer = DecisionEngine(again, calibration=own).decide(SCHEMA, "All is down.")
+    assert answer["human"].applied is not None
+    with pytest.raises(UserError, match="for the layout schema-first, and a session holds its text first"):
+        DecisionEngine(again, calibration=own).session("All is down.")
+    for other, words in (
+        ({"permutations": 2}, "permutations 1, not 2"),
+        ({"prior": "content-free"}, "prior None, not 'content-free'"),
+        ({"contract": Contract(layout="context-first")}, "layout 'schema-first', not 'context-first'"),
+        ({"contract": Contract(grid="10")}, "confidence_grid '5', not '10'"),
+    ):
+        with pytest.raises(UserError, match=words):
+            DecisionEngine(again, **other, calibration=own)
+    with torch.no_grad():
+        next(iter(engine.model.parameters())).add_(1e-6)
+    with pytest.raises(UserError, match="other weights, or another adapter"):
+        DecisionEngine(again, calibration=own)

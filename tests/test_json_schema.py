@@ -169,6 +169,35 @@ def test_answers_keep_the_rules_where_the_json_schema_accepts_them(source: dict[
         assert kept == validator.is_valid(answered(schema, *choices).values)
 
 
+def deep(levels: int) -> dict[str, Any]:
+    source: dict[str, Any] = {"type": "boolean"}
+    for _ in range(levels):
+        source = {"type": "object", "properties": {"a": source}}
+    return source
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"properties": {"n": {"type": "integer", "exclusiveMinimum": True, "maximum": 3}}}, "exclusiveMinimum True"),
+        ({"properties": {"n": {"type": "integer", "minimum": 0, "exclusiveMaximum": 2.5}}}, "exclusiveMaximum 2.5"),
+        (deep(40), "levels deep, and 32 are the most"),
+        (deep(2000), "nested too deeply"),
+        (
+            {
+                "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 3}, "yes": {"type": "boolean"}},
+                "if": {"properties": {"yes": {"const": True}}, "required": ["nothing"]},
+                "then": {"properties": {"n": {"const": 1}}},
+            },
+            "requires 'nothing', which is not among the properties",
+        ),
+    ],
+)
+def test_what_can_not_be_meant_is_refused(source: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Schema.of(source)
+
+
 # ---- Pydantic ----
 
 

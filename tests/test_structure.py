@@ -72,6 +72,7 @@ ORDER = [
     "models",
     "forward",
     "scores",
+    "folding",
     "rules",
     "answers",
     "held_out",

@@ -22,7 +22,7 @@ from rlcd_lite.schema import Field as SchemaField
 from rlcd_lite.schema import Schema
 from rlcd_lite.settings import Consistency
 
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
 Distribution = Annotated[Identity | Temperature | Ensemble, Field(discriminator="kind")]
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -66,21 +66,28 @@ class CalibratedField(Frozen):
     grid: tuple[Unit, ...]
     held_out: HeldOut
     ece: Ece
-    options: int | None
+    options: Annotated[int, Field(ge=2)] | None
+
+    @model_validator(mode="after")
+    def _whole(self) -> CalibratedField:
+        if not self.grid or list(self.grid) != sorted(self.grid):
+            raise ValueError("the grid is not a list of thresholds that ascend")
+        if self.options is not None and max(self.held_out.label) >= self.options:
+            raise ValueError(f"a held-out row has the right option {max(self.held_out.label)} of {self.options}")
+        return self
 
 
 class Calibration(Frozen):
     """Calibrators of some or all ``fields`` of a schema.
 
-    ``made_by``: model, adapter, prompt and way of asking; ``labels``: hash of the tokenizer's label tokens; ``asked``: per field of
+    ``made_by``: the model and how it is asked (`DecisionEngine.made_by`); ``asked``: per field of
     the schema, in order, a hash of what is asked (without the options where these differ from text to text, ``varying``); ``tied``:
     hash of the rules and of the object's shape; ``rows`` and ``held_out_rows``: how many texts were fitted on and held out.
     """
 
-    version: Literal[1]
+    version: Literal[2]
     made_by: dict[str, Any]
     dataset: str
-    labels: str
     asked: dict[str, str]
     varying: bool
     tied: str
@@ -89,6 +96,30 @@ class Calibration(Frozen):
     held_out_rows: int
     fields: dict[str, CalibratedField]
 
+    @model_validator(mode="after")
+    def _whole(self) -> Calibration:
+        if not self.fields or not set(self.fields) <= set(self.asked):
+            raise ValueError("the calibrated fields are not some of those that are asked")
+        for name, entry in self.fields.items():
+            if (entry.fitted.rows, len(entry.held_out.label)) != (self.rows, self.held_out_rows):
+                raise ValueError(f"field {shorten(name)} has other numbers of rows than the file says")
+        return self
+
+    def check_model(self, made_by: Mapping[str, Any]) -> None:
+        """`UserError` unless the calibration was fitted for this model and way of asking. A model may go by another name."""
+        for key, value in made_by.items():
+            was = self.made_by.get(key)
+            if key == "model" or was == value:
+                continue
+            if key in ("weights", "labels"):
+                what = "other weights, or another adapter," if key == "weights" else "another tokenizer"
+                raise UserError(
+                    f"the calibration was fitted with {what} than model {shorten(made_by['model'])} has (it was for "
+                    f"{shorten(self.made_by.get('model'))}): use those, or fit one for this."
+                )
+            differ = f"{key} {shorten(was)}, not {shorten(value)}"
+            raise UserError(f"the calibration was fitted with {differ}: use the same, or fit one for this.")
+
     def check(self, schema: Schema, consistency: Consistency) -> None:
         """`UserError` unless the calibration was fitted for this schema and this way to treat its rules."""
         found = asked(schema, self.varying)
@@ -96,8 +127,8 @@ class Calibration(Frozen):
             raise UserError(
                 f"the calibration is for the fields {', '.join(self.asked)}, not {', '.join(found)}: fit one for this schema."
             )
-        for name, digest in found.items():
-            if digest != self.asked[name]:
+        for name, said in found.items():
+            if said != self.asked[name]:
                 raise UserError(
                     f"field {shorten(name)} differs from the one that was calibrated: fit a calibration for this schema."
                 )
@@ -112,18 +143,13 @@ class Calibration(Frozen):
 @lru_cache(maxsize=64)  # looked at in every decision
 def asked(schema: Schema, varying: bool = False) -> Mapping[str, str]:
     """Per field, in order, a hash of all that the prompt says about it."""
-    return {field.name: _digest(_without_options(field) if varying else field.to_dict()) for field in schema.fields}
+    return {field.name: digest(_without_options(field) if varying else field.to_dict()) for field in schema.fields}
 
 
 @lru_cache(maxsize=64)
 def tied(schema: Schema) -> str:
     """A hash of what ties the fields' answers together."""
-    return _digest({key: value for key, value in schema.to_dict().items() if key != "fields"})
-
-
-def label_hash(labels: Mapping[str, int]) -> str:
-    """A hash of label tokens (`DecisionEngine.labels`), to tell another tokenizer."""
-    return _digest(dict(labels))
+    return digest({key: value for key, value in schema.to_dict().items() if key != "fields"})
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
@@ -133,8 +159,8 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     scratch.replace(path)
 
 
-def read_calibration(path: Path, made_by: Mapping[str, Any]) -> Calibration:
-    """A calibration that `write_calibration` wrote for this model and way of asking; `UserError` for any other."""
+def read_calibration(path: Path) -> Calibration:
+    """A calibration that `write_calibration` wrote; an engine refuses one that was fitted for another."""
     where = f"calibration {str(path)!r}"
     try:
         text = path.read_text(encoding="utf-8")
@@ -146,21 +172,17 @@ def read_calibration(path: Path, made_by: Mapping[str, Any]) -> Calibration:
     if version != VERSION:
         raise UserError(f"{where} has version {shorten(version)}, this program reads {VERSION}: fit it again.")
     try:
-        calibration = Calibration.model_validate_json(text)
+        return Calibration.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise UserError(f"{where} is damaged ({shorten(place)}: {first['msg']}): fit it again with rlcd-lite calibrate.") from None
-    for key, value in made_by.items():
-        if calibration.made_by.get(key) != value:
-            was = shorten(calibration.made_by.get(key))
-            raise UserError(f"{where} was fitted with {key} {was}, not {shorten(value)}: use the same, or fit one for this.")
-    return calibration
 
 
 def _without_options(field: SchemaField) -> dict[str, Any]:
     return {"name": field.name, "type": field.type, "description": field.description, "scoring": field.scoring}
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """A short hash of what JSON can say."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase
 
 from rlcd_lite.errors import UserError
@@ -26,6 +27,7 @@ class Candidates:
     ids: tuple[int, ...]
 
 
+@lru_cache(maxsize=256)  # asked for by every prompt
 def option_labels(encoder: Encoder, stem: str, count: int) -> Candidates:
     """Labels for ``count`` options after the text ``stem``, which ends in the field's quote.
 
@@ -46,6 +48,7 @@ def option_labels(encoder: Encoder, stem: str, count: int) -> Candidates:
     )
 
 
+@lru_cache(maxsize=256)
 def confidence_labels(encoder: Encoder, stem: str, levels: int) -> Candidates:
     """The labels of the stated confidence after ``stem``: ``1``-``5`` for 5 levels, ``0``-``9`` for 10, lowest first.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -20,23 +20,25 @@ from torch import Tensor
 
 from rlcd_lite import ranks
 from rlcd_lite.answers import decision
-from rlcd_lite.calibration_file import Calibration, label_hash
+from rlcd_lite.calibration_file import Calibration, digest
 from rlcd_lite.candidates import confidence_labels, option_labels
 from rlcd_lite.contract import Contract, Prior, PriorKey, agree
 from rlcd_lite.decisions import Decision
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.folding import Orders, all_settled, field_scores, finals, tournaments
 from rlcd_lite.forward import Forward, Prefix
-from rlcd_lite.models import LoadedModel, load_model
-from rlcd_lite.orders import AUTO_ORDERS, AUTO_ROUNDS, settled
+from rlcd_lite.models import LoadedModel, load_model, weights_hash
+from rlcd_lite.orders import AUTO_ORDERS, AUTO_ROUNDS
 from rlcd_lite.packing import TokenTree
 from rlcd_lite.priors import CONTENT_FREE, default_kind
-from rlcd_lite.prompts import Answer, Prompt
-from rlcd_lite.questions import final, fold, fold_tournament, questions, scoring
+from rlcd_lite.prompts import Prompt
+from rlcd_lite.questions import questions
 from rlcd_lite.schema import Field, Schema
-from rlcd_lite.scores import FieldScores, Scores, joined
+from rlcd_lite.scores import Scores
 from rlcd_lite.settings import (
     DEFAULT_MODEL,
     MAX_ORDERS,
+    PROMPT_VERSIONS,
     Attention,
     Confidence,
     Consistency,
@@ -59,7 +61,6 @@ PROMPTS_KEPT = 64
 SchemaLike = Schema | Mapping[str, Any] | type[BaseModel]
 Trace = Callable[[dict[str, Any]], None]
 Ask = tuple[Sequence[Prompt], tuple[int, ...]]  # a text from `Prompt.encode`, and all prompts that ask about it
-Orders = list[list[Answer]]  # of one text: the answers to each of its prompts
 
 
 class DecisionEngine:
@@ -102,8 +103,8 @@ class DecisionEngine:
                     f"the adapter of model {self.name!r} was trained with the token {token} for label {label!r}, and the tokenizer "
                     f"has {labels.get(label)}: give it the tokenizer it was trained with."
                 )
-        if calibration is not None and calibration.labels != label_hash(labels):
-            raise UserError(f"the calibration was fitted with another tokenizer than that of model {self.name!r}: fit one for it.")
+        if calibration is not None:
+            calibration.check_model(self.made_by())
 
     @classmethod
     def load(
@@ -169,7 +170,7 @@ class DecisionEngine:
         return self.permutations == "auto" or bool(self._tournaments(schema))
 
     def _tournaments(self, schema: Schema) -> list[Field]:
-        found = [field for field in schema.fields if scoring(field, self.contract) == "tournament"]
+        found = tournaments(schema, self.contract)
         if found and self.permutations == "auto":
             raise UserError(f"field {shorten(found[0].name)} is decided by a tournament: give --permutations a number.")
         if found and isinstance(self.prior, Prior):
@@ -184,6 +185,20 @@ class DecisionEngine:
         stem = '"answer": "'
         found = [option_labels(self.encoder, stem, 26), confidence_labels(self.encoder, stem, 5)]
         return {label: token for part in found for label, token in zip(part.labels, part.ids, strict=True)}
+
+    def made_by(self) -> dict[str, Any]:
+        """What the scores of a text depend on: the model and the way it is asked."""
+        prior = self.contract.prior if self.contract.prior.logits else self.prior
+        return {
+            "model": self.name,
+            "weights": weights_hash(self.model),
+            "dtype": str(self.forward.dtype).removeprefix("torch."),
+            "labels": digest(self.labels()),
+            **self.contract.settings(),
+            "prompt_version": PROMPT_VERSIONS[self.contract.layout],
+            "permutations": self.permutations,
+            "prior": digest(prior.to_dict()) if isinstance(prior, Prior) else prior,
+        }
 
     # ---- scores ----
 
@@ -203,7 +218,7 @@ class DecisionEngine:
             prompt = self.prompt(schema)
             asks.append(([prompt], prompt.encode(context)))
         answers, _, _ = self._run(asks)
-        return [self._scores(Schema.of(schema), orders) for (schema, _), orders in zip(batch, answers, strict=True)]
+        return [field_scores(Schema.of(schema), self.contract, orders) for (schema, _), orders in zip(batch, answers, strict=True)]
 
     def score_runs(
         self,
@@ -316,6 +331,10 @@ class DecisionEngine:
 
     def session(self, context: str) -> ContextSession:
         """Hold a text, so that each further schema costs its questions alone (context-first layout)."""
+        if self.calibration is not None and self.contract.layout != "context-first":
+            raise UserError(
+                "the calibration is for the layout schema-first, and a session holds its text first: fit one for context-first."
+            )
         return ContextSession(self, context)
 
     def schema_session(self, schema: SchemaLike) -> SchemaSession:
@@ -327,8 +346,7 @@ class DecisionEngine:
     @torch.inference_mode()
     def ask(
         self,
-        schema: Schema,
-        texts: Sequence[tuple[int, ...]],
+        asked: Sequence[tuple[Schema, tuple[int, ...]]],
         layout: Layout | None = None,
         *,
         prefix: Prefix | None = None,
@@ -336,43 +354,55 @@ class DecisionEngine:
         coverage: bool = False,
         trace: list[dict[str, Any]] | None = None,
     ) -> tuple[list[Scores], Prefix | None]:
-        """Scores of encoded texts on the CPU, and what the next call need not run again: what all texts share, or the texts too.
+        """Scores of schemas over texts from `encode`, on the CPU; and what the next call need not run again: what all texts share,
+        or the texts too.
 
-        Where a text comes before the questions, the later passes about it run no token of it again.
+        What two prompts have in common is run once: a text that several schemas are asked about, where it comes before the
+        questions. Later passes about it run no token of it again.
         """
-        prompts, tournaments = self.prompts(schema, layout), self._tournaments(schema)
-        upto = [n for n in AUTO_ROUNDS if n <= len(prompts)] if self.permutations == "auto" and len(prompts) > 1 else [len(prompts)]
-        if keep == "nothing" and (tournaments or len(upto) > 1) and prompts[0].contract.layout == "context-first":
+        prompts = [self.prompts(schema, layout) for schema, _ in asked]
+        twice = [i for i, (schema, _) in enumerate(asked) if self._tournaments(schema)]
+        upto = AUTO_ROUNDS if self.permutations == "auto" else (MAX_ORDERS,)
+        more = twice or max(map(len, prompts)) > upto[0]
+        if keep == "nothing" and more and prompts[0][0].contract.layout == "context-first":
             keep = "texts"
-        answers: list[Orders] = [[] for _ in texts]
-        open_, kept = list(range(len(texts))), prefix
-        for start, end in zip([0, *upto], upto, strict=False):
-            asks: list[Ask] = [(prompts[start:end], texts[i]) for i in open_]
+        answers: list[Orders] = [[] for _ in asked]
+        open_, kept = list(range(len(asked))), prefix
+        for start, end in pairwise((0, *upto)):
+            asks: list[Ask] = [(prompts[i][start:end], asked[i][1]) for i in open_]
             found, left, records = self._run(asks, coverage, kept, keep, trace is not None)
             kept = left or kept
             for i, orders in zip(open_, found, strict=True):
                 answers[i] += orders
             if trace is not None:
                 trace += [r | {"context": open_[r["context"]], "order": start + r["order"]} for r in records]
-            open_ = [i for i in open_ if end < len(prompts) and not self._settled(schema, answers[i], len(prompts))]
+            open_ = [
+                i
+                for i in open_
+                if end < len(prompts[i]) and not all_settled(asked[i][0], self.contract, answers[i], len(prompts[i]))
+            ]
             if not open_:
                 break
-        if tournaments:
-            finals = [self._final(schema, orders) for orders in answers]
-            asks = [(self.prompts(final_, layout), ids) for final_, ids in zip(finals, texts, strict=True)]
-            for asked, ids in asks:
-                if max(prompt.around for prompt in asked) + len(ids) > self.forward.max_length:
+        won: dict[int, Orders] = {}
+        if twice:
+            asks = [(self.prompts(finals(asked[i][0], self.contract, answers[i]), layout), asked[i][1]) for i in twice]
+            for i, (last, ids) in zip(twice, asks, strict=True):
+                if max(prompt.around for prompt in last) + len(ids) > self.forward.max_length:
                     raise UserError(
-                        f"field {shorten(tournaments[0].name)} has a final that does not fit into the model's window: "
-                        f"shorten the options' descriptions or the text."
+                        f"field {shorten(self._tournaments(asked[i][0])[0].name)} has a final that does not fit into the model's "
+                        f"window: shorten the options' descriptions or the text."
                     )
-            last, _, records = self._run(asks, coverage, kept, "nothing", trace is not None)
-            scores = [self._scores(schema, orders, won) for orders, won in zip(answers, last, strict=True)]
+            found, _, records = self._run(asks, coverage, kept, "nothing", trace is not None)
+            won = dict(zip(twice, found, strict=True))
             if trace is not None:
-                trace += records
-        else:
-            scores = [self._scores(schema, orders) for orders in answers]
-        bad = [f.name for row in scores for f, s in zip(schema.fields, row, strict=True) if not s.finite]
+                trace += [r | {"context": twice[r["context"]]} for r in records]
+        scores = [field_scores(schema, self.contract, answers[i], won.get(i)) for i, (schema, _) in enumerate(asked)]
+        bad = [
+            f.name
+            for (schema, _), row in zip(asked, scores, strict=True)
+            for f, s in zip(schema.fields, row, strict=True)
+            if not s.finite
+        ]
         if bad:
             raise UserError(
                 f"field {shorten(bad[0])} has a logit that is not a number (NaN or infinity in the weights of model {self.name!r}, "
@@ -423,47 +453,6 @@ class DecisionEngine:
                         records.append({"context": number, "order": order, **what, "path_ids": path, "logits": logits[at].tolist()})
                         at += 1
         return found, left, records
-
-    # ---- answers to questions as answers to fields ----
-
-    def _scores(self, schema: Schema, orders: Orders, finals: Orders | None = None) -> Scores:
-        """The answer to every field, joined over the orders."""
-        each = [self._one_order(schema, answers, finals[k] if finals else None, orders) for k, answers in enumerate(orders)]
-        return tuple(joined([scores[j] for scores in each]) for j in range(len(schema.fields)))
-
-    def _one_order(self, schema: Schema, answers: Sequence[Answer], final_: Sequence[Answer] | None, orders: Orders) -> Scores:
-        out: list[FieldScores] = []
-        rest = iter(final_ or ())
-        for field, mine in zip(schema.fields, self._by_field(schema, answers), strict=True):
-            if scoring(field, self.contract) == "tournament":
-                decided = next(rest)
-                winners = [int(heat.argmax()) for heat in self._heats(schema, field, orders)]
-                choice = fold_tournament([answer.choice for answer in mine], winners, decided.choice)
-                stated, coverage, grid = decided.stated, decided.coverage, decided.grid
-            else:
-                choice = fold(field, [answer.choice for answer in mine])
-                stated, coverage, grid = mine[0].stated, mine[0].coverage, mine[0].grid
-            assert stated is not None
-            out.append(FieldScores(choice, stated, grid, coverage))
-        return tuple(out)
-
-    def _by_field(self, schema: Schema, answers: Sequence[Answer]) -> list[list[Answer]]:
-        rest = iter(answers)
-        return [[next(rest) for _ in questions(field, self.contract)] for field in schema.fields]
-
-    def _heats(self, schema: Schema, field: Field, orders: Orders) -> list[Tensor]:
-        """Mean log-probabilities of each heat's options over the orders."""
-        at = schema.fields.index(field)
-        heats = zip(*(self._by_field(schema, answers)[at] for answers in orders), strict=True)
-        return [torch.stack([answer.choice.log_softmax(-1) for answer in heat]).mean(0) for heat in heats]
-
-    def _final(self, schema: Schema, orders: Orders) -> Schema:
-        """What is asked in the second pass: the tournaments' finals."""
-        return Schema(tuple(final(field, self._heats(schema, field, orders)) for field in self._tournaments(schema)))
-
-    def _settled(self, schema: Schema, orders: Orders, count: int) -> bool:
-        """Whether further orders would hardly change the answer to any field."""
-        return all(s.orders is not None and settled(s.orders, count) for s in self._scores(schema, orders))
 
     # ---- priors ----
 
@@ -560,7 +549,9 @@ class SchemaSession:
         if self._engine.passes(self.schema):
             self.run_shared()
         keep: Literal["nothing", "questions"] = "nothing" if self.prefix else "questions"
-        scores, kept = self._engine.ask(self.schema, texts, prefix=self.prefix, keep=keep, coverage=coverage, trace=trace)
+        scores, kept = self._engine.ask(
+            [(self.schema, ids) for ids in texts], prefix=self.prefix, keep=keep, coverage=coverage, trace=trace
+        )
         self.prefix = self.prefix or kept
         return scores
 
@@ -577,7 +568,7 @@ class ContextSession:
         schema = Schema.of(schema)
         ids = self._engine.encode(schema, self.context, "context-first")
         keep: Literal["nothing", "texts"] = "nothing" if self.prefix else "texts"
-        (scores,), kept = self._engine.ask(schema, [ids], "context-first", prefix=self.prefix, keep=keep, coverage=coverage)
+        (scores,), kept = self._engine.ask([(schema, ids)], "context-first", prefix=self.prefix, keep=keep, coverage=coverage)
         self.prefix = self.prefix or kept
         return self._engine.decision(schema, scores)
 

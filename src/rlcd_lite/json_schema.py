@@ -137,7 +137,7 @@ class _Lowering:
             return self._field(source, path, {"type": "bool"} | optional)
         if kind == "integer":
             check_keys(source, INTEGER, where)
-            low, high = _bounds(source)
+            low, high = _bounds(source, where)
             return self._field(source, path, {"type": "int", "minimum": low, "maximum": high} | optional)
         if kind == "number" and self.floats:
             check_keys(source, INTEGER, where)
@@ -277,7 +277,7 @@ class _Lowering:
 def _conditions(source: Any, nodes: Json, where: str) -> dict[str, Any]:
     """``{field: [values]}`` or ``{field: {"not": [values]}}`` of a schema in a rule about an object with these ``nodes``.
 
-    ``required`` says nothing there, since every field is answered.
+    ``required`` says nothing there about a property that is decided, since every field is answered.
     """
     if not isinstance(source, Mapping):
         raise UserError(f"{where} is {shorten(source)}: it must be a JSON Schema object.")
@@ -285,6 +285,9 @@ def _conditions(source: Any, nodes: Json, where: str) -> dict[str, Any]:
     properties = source.get("properties")
     if source.get("type", "object") != "object" or not isinstance(properties, Mapping) or not properties:
         raise UserError(f'{where} names no property: write {{"properties": {{"name": {{"const": …}}}}}}.')
+    for name in source.get("required", []) if isinstance(source.get("required", []), list) else [source["required"]]:
+        if not isinstance(name, str) or name not in nodes:
+            raise UserError(f"{where} requires {shorten(name)}, which is not among the properties that are decided: drop it.")
     out: dict[str, Any] = {}
     for name, part in properties.items():
         node, within = nodes.get(name, {}), f"property {shorten(name)} in {where}"
@@ -375,8 +378,11 @@ def _check_type(source: Json, values: list[Any], where: str) -> None:
         raise UserError(f"{where} may be null by its type and not by its enum: add null to the enum, or drop it from the type.")
 
 
-def _bounds(source: Json) -> tuple[Any, Any]:
+def _bounds(source: Json, where: str) -> tuple[Any, Any]:
     """Inclusive bounds of an integer: the tightest where there are several."""
+    for key in ("exclusiveMinimum", "exclusiveMaximum"):
+        if not isinstance(source.get(key, 0), int) or isinstance(source.get(key), bool):  # true was draft 4's
+            raise UserError(f"{where} has {key} {shorten(source[key])}: it must be an integer.")
     low, high = source.get("minimum"), source.get("maximum")
     above, below = source.get("exclusiveMinimum"), source.get("exclusiveMaximum")
     if isinstance(above, int):

@@ -16,6 +16,8 @@ from typing import Any
 
 from rlcd_lite.errors import UserError, check_keys, check_text, first_duplicate, shorten
 
+DEEPEST = 32  # levels of objects in objects
+
 
 @dataclass(frozen=True)
 class Const:
@@ -104,6 +106,8 @@ def read(source: Any, path: tuple[str, ...] = ()) -> Node:
     (tag,) = tags
     check_keys(source, {"array", "minItems", "maxItems"} if tag == "array" else {tag}, where)
     value = source[tag]
+    if len(path) > DEEPEST:
+        raise UserError(f"{where} lies {len(path)} levels deep, and {DEEPEST} are the most: write the schema flatter.")
     if tag == "object":
         if not isinstance(value, Mapping):
             raise UserError(f"{where} has the object {shorten(value)}: it must be an object of named parts.")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from rlcd_lite import ranks
-from rlcd_lite.commands.act_flags import made_by, refuse_contexts
+from rlcd_lite.commands.act_flags import refuse_contexts
 from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.datasets import Dataset, Example, load
 from rlcd_lite.errors import UserError
 from rlcd_lite.outputs import check_writable
-from rlcd_lite.rows import SUFFIXES
 from rlcd_lite.schema import Schema
 from rlcd_lite.settings import Consistency
 
@@ -45,7 +44,8 @@ class Calibrate:
     n: int = 300
     """Examples of the calibration split to fit on."""
     held_out_n: int = 300
-    """Further examples of it that nothing is fitted on: they measure what was fitted, and every promise rests on them."""
+    """Further examples of it that nothing is fitted on: they measure what was fitted, and every promise rests on them. None has a
+    text or a passage in common with another, nor with those to fit on."""
     fields: str | None = None
     """Comma-separated fields to calibrate; all of them if not given."""
     consistency: Consistency = "enforce"
@@ -80,9 +80,17 @@ class Calibrate:
             _print_summary(calibration)
 
     def _examples(self) -> Dataset:
-        schema = Schema.from_file(self.schema) if self.schema is not None and Path(self.dataset).suffix in SUFFIXES else None
-        count = self.n + self.held_out_n
-        examples = load(self.dataset, "calibration", count, schema=schema, data_dir=self.data_dir, seed=self.seed)
+        """The examples to fit on, then those to hold out."""
+        schema = None if self.schema is None else Schema.from_file(self.schema)
+        endless = self.dataset == "synthetic"
+        count = self.n + self.held_out_n if endless else None
+        examples = _apart(load(self.dataset, "calibration", count, schema=schema, data_dir=self.data_dir, seed=self.seed), self.n)
+        if len(examples) < self.n + self.held_out_n:
+            raise UserError(
+                f"data set {self.dataset!r} has {len(examples)} examples in its calibration split with texts of their own, not "
+                f"{self.n + self.held_out_n}: lower --n or --held-out-n."
+            )
+        examples = replace(examples, examples=examples.examples[: self.n + self.held_out_n])
         for name in self._fields(examples):
             examples[0].schema[name]  # an unknown name is an error here, before the model is loaded
         return examples
@@ -108,16 +116,15 @@ class Calibrate:
     def _calibration(
         self, engine: DecisionEngine, examples: Dataset, fit: list[DecisionRow], held: list[DecisionRow]
     ) -> Calibration:
-        from rlcd_lite.calibration_file import VERSION, Calibration, asked, label_hash, tied
+        from rlcd_lite.calibration_file import VERSION, Calibration, asked, tied
         from rlcd_lite.held_out import calibrated_fields
 
         schemas = {example.id: example.schema for example in examples}
         schema, varying = examples[0].schema, examples.schema is None
         return Calibration(
             version=VERSION,
-            made_by=made_by(self.model, self.ask),
+            made_by=engine.made_by(),
             dataset=f"{Path(examples.name).name} {examples.hash}",
-            labels=label_hash(engine.labels()),
             asked=dict(asked(schema, varying)),
             varying=varying,
             tied=tied(schema),
@@ -126,6 +133,17 @@ class Calibrate:
             held_out_rows=self.held_out_n,
             fields=calibrated_fields(fit, held, schemas, self._fields(examples), self.consistency, self.seed),
         )
+
+
+def _apart(examples: Dataset, n: int) -> Dataset:
+    """The first ``n`` examples, and those behind them that are independent of each other and of these."""
+    seen = {example.group for example in examples.examples[:n]}
+    kept = list(examples.examples[:n])
+    for example in examples.examples[n:]:
+        if not example.group or example.group not in seen:
+            kept.append(example)
+            seen.add(example.group)
+    return replace(examples, examples=tuple(kept))
 
 
 def _print_summary(calibration: Calibration) -> None:

@@ -81,7 +81,10 @@ class Eval:
         if self.model.adapter is not None:
             raise UserError(f"--adapter {str(self.model.adapter)!r} is an arm of its own here: name it in --arms.")
         adapters = {arm: _adapter(arm) for arm in arms}
-        sets = {name: self._load(name) for name in dataset_names(self.datasets)}
+        names = dataset_names(self.datasets)
+        if self.schema is not None and not any(Path(name).suffix in SUFFIXES for name in names):
+            raise UserError(f"--schema is for data files, and --datasets {self.datasets!r} names none: leave it out.")
+        sets = {name: self._load(name) for name in names}
         if ranks.is_main():
             (self.output / "decisions").mkdir(parents=True, exist_ok=True)
         tables: dict[tuple[str, str], list[DecisionRow]] = {}

@@ -174,7 +174,7 @@ class Infer:
 
     def _engine(self, schema: Schema) -> tuple[DecisionEngine, Callable[[Decision], Decision]]:
         """The engine, and what is made of its decisions."""
-        calibration, promises = self.act.read(self.model, self.ask)
+        calibration, promises = self.act.read(self.ask)
         if calibration is not None:
             calibration.check(schema, self.act.consistency)
         engine = self.model.load(

@@ -21,7 +21,8 @@ class Example:
     ``id``: stable across runs, sources and variants of a set. ``labels``: the value of the right option, per field.
     ``posterior``: where the truth is known, per field the probability of every option given the text, in option order, summing
     to 1; else None. Examples of `mmlu` and `arc` have a schema each (their options are the item's choices); those of any other
-    set share one `Schema` object.
+    set share one `Schema` object. ``group``: equal where two examples are not independent, because they have a text, or the passage
+    of a question, in common; empty for one that stands alone.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Example:
     schema: Schema
     labels: dict[str, Value]
     posterior: dict[str, tuple[float, ...]] | None = None
+    group: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """``{"id", "context", "labels": {field: option}, "posterior": {field: {option: p}}}``, the last where it is known."""

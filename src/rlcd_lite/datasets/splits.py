@@ -120,5 +120,6 @@ def _examples(name: str, rows: Iterable[Row]) -> tuple[tuple[Example, ...], int]
         key = hashlib.sha256(normalise(row.content or row.context).encode()).hexdigest()[:12]
         seen[key] += 1
         id_ = row.id or f"{name}-{key}" + (f"-{seen[key]}" if seen[key] > 1 else "")
-        out.append(Example(id_, row.context, row.schema, row.labels, row.posterior))
+        group = hashlib.sha256(normalise(row.group or row.context).encode()).hexdigest()[:12]
+        out.append(Example(id_, row.context, row.schema, row.labels, row.posterior, group))
     return tuple(out), sum(n - 1 for n in seen.values())
