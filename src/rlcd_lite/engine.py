@@ -238,7 +238,7 @@ class DecisionEngine:
         ``spread``: share the rows out among the processes of the run (`rlcd_lite.ranks`). Each of them must make the same calls
         with the same texts, each is given all scores, and the scores are those of one process, to the bit on equal machines.
         """
-        budget = budget or self._budget()
+        budget = budget or self.budget
         processes, own = (ranks.world(), ranks.rank()) if spread else (1, 0)
         for batches in ranks.rounds(self._batches(runs, budget), processes):
             answer = self._answer(batches[own], coverage, trace is not None) if own < len(batches) else None
@@ -253,7 +253,9 @@ class DecisionEngine:
                         trace(record)
                 yield from scores
 
-    def _budget(self) -> int:
+    @property
+    def budget(self) -> int:
+        """Tokens of a packed row that runs fast."""
         return CPU_BUDGET if self.forward.device.type == "cpu" else ACCELERATOR_BUDGET
 
     def _batches(self, runs: Iterable[tuple[SchemaLike, Iterable[str]]], budget: int) -> Iterator[_Batch]:
@@ -462,7 +464,7 @@ class DecisionEngine:
         found: dict[PriorKey, list[Tensor]] = {}
         count = 0
         runs = ((schema, [text for _, text in run]) for schema, run in groupby(pairs, key=lambda pair: Schema.of(pair[0])))
-        for batch in self._batches(runs, budget or self._budget()):
+        for batch in self._batches(runs, budget or self.budget):
             if tournaments := self._tournaments(batch.session.schema):
                 raise UserError(f"field {shorten(tournaments[0].name)} has a tournament, which no prior can be measured for.")
             batch.session.run_shared()
