@@ -94,6 +94,7 @@ ORDER = [
     "commands.config_file",
     "commands.merge",
     "commands.report",
+    "serve.kept_texts",
     "serve.worker",
     "cli",
     "__main__",
