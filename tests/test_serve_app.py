@@ -363,10 +363,11 @@ def held_up(engine: DecisionEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator
         go.set()
 
 
-def send(found: Served, body: dict[str, Any], sent: int | None = None) -> socket.socket:
+def send(found: Served, body: dict[str, Any], sent: int | None = None, key: str = "any") -> socket.socket:
     """A connection over which a request was sent, or its first bytes."""
     raw = json.dumps(body).encode()
-    head = f"POST /v1/systemone HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+    about = f"content-type: application/json\r\ncontent-length: {len(raw)}\r\nauthorization: Bearer {key}"
+    head = f"POST /v1/systemone HTTP/1.1\r\nhost: x\r\n{about}\r\n\r\n"
     connection = socket.create_connection(found.address(), timeout=10)
     connection.sendall((head.encode() + raw)[:sent])
     return connection
@@ -423,7 +424,7 @@ def test_overload_is_refused_at_once_and_says_when_to_come_again(
 
 def test_a_body_that_takes_too_long_is_408(tokenizer: PreTrainedTokenizerFast) -> None:
     with serving(roomy_engine(tokenizer), bodies=BodyLimits(seconds=0.2)) as found:
-        connection = send(found, system_one(), sent=150)
+        connection = send(found, system_one(), sent=180)
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 408")
         connection.close()
         assert found.post("/v1/systemone", system_one()).status_code == 200
