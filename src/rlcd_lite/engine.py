@@ -24,7 +24,7 @@ from rlcd_lite.calibration_file import Calibration, digest
 from rlcd_lite.candidates import confidence_labels, option_labels
 from rlcd_lite.contract import Contract, Prior, PriorKey, agree
 from rlcd_lite.decisions import Decision
-from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.errors import TooLong, UserError, shorten
 from rlcd_lite.folding import Orders, all_settled, field_scores, finals, tournaments
 from rlcd_lite.forward import Forward, Prefix
 from rlcd_lite.models import LoadedModel, load_model, weights_hash
@@ -392,7 +392,7 @@ class DecisionEngine:
             asks = [(self.prompts(finals(asked[i][0], self.contract, answers[i]), layout), asked[i][1]) for i in twice]
             for i, (last, ids) in zip(twice, asks, strict=True):
                 if max(prompt.around for prompt in last) + len(ids) > self.forward.max_length:
-                    raise UserError(
+                    raise TooLong(
                         f"field {shorten(self._tournaments(asked[i][0])[0].name)} has a final that does not fit into the model's "
                         f"window: shorten the options' descriptions or the text."
                     )

@@ -216,6 +216,11 @@ class Worker:
                 kept_hits=self._hits,
             )
 
+    def calibration(self, schema: Schema) -> Calibration | None:
+        """The one that was fitted for a schema, if any."""
+        found = (self._calibrations.get(_key(schema, varying)) for varying in (False, True))
+        return next(filter(None, found), None) if self._calibrations else None
+
     def _seconds(self) -> float:
         """How long all that was accepted probably takes; 0 as long as the speed is not known."""
         tokens = self._waiting_tokens + sum(request.tokens for request in self._running)
@@ -329,11 +334,7 @@ class Worker:
 
     def _decision(self, schema: Schema, scores: Scores) -> Decision:
         priors = [self._engine.prior_name(field) for field in schema.fields]
-        return decision(schema, scores, priors, self._calibration(schema), self._engine.consistency)
-
-    def _calibration(self, schema: Schema) -> Calibration | None:
-        found = (self._calibrations.get(_key(schema, varying)) for varying in (False, True))
-        return next(filter(None, found), None) if self._calibrations else None
+        return decision(schema, scores, priors, self.calibration(schema), self._engine.consistency)
 
     def _fail(self, request: _Request, error: Exception) -> None:
         self._failed += 1
