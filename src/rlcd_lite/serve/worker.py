@@ -352,6 +352,8 @@ def _key(schema: Schema, varying: bool) -> _Key:
 
 
 def _by_schema(engine: DecisionEngine, calibrations: Sequence[Calibration]) -> dict[_Key, Calibration]:
+    if engine.calibration is not None:
+        raise UserError("the engine has a calibration of its own: give it to the worker instead.")
     made_by = engine.made_by() if calibrations else {}
     found: dict[_Key, Calibration] = {}
     for calibration in calibrations:
