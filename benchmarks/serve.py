@@ -4,8 +4,9 @@
     uv run --all-extras python benchmarks/serve.py --soak 10
 
 The server is the command ``rlcd-lite serve`` in a process of its own, with as many threads as this one has. Every client sends its
-next request when the last one was answered. Both sides answer the same texts with the same schema in the same layout;
-offline before and after the server. In the rows *repeated*, the texts are few and the server has met all of them; offline knows nothing of earlier rows.
+next request when the last one was answered. Both sides answer as many texts with the same schema in the same layout; offline is
+timed before and after the server. In the rows *repeated*, the texts are few and the server has met all of them; offline knows
+nothing of earlier rows.
 """
 
 from __future__ import annotations
