@@ -285,7 +285,7 @@ def test_a_request_that_can_only_time_out_is_refused(engine: DecisionEngine, gat
             await worker.decide("first", QUESTIONS[:1])
             gate.opened.clear()
             await until(worker, running=0)
-            worker._speed = 10.0  # tokens a second
+            worker._speeds.extend([10.0] * 9)  # tokens a second
             tasks = [await held(worker), asyncio.create_task(worker.decide("second", QUESTIONS[:1]))]
             await until(worker, waiting=1)
             with pytest.raises(Overloaded) as refused:
