@@ -38,6 +38,7 @@ SCHEMA = {
     ]
 }
 WAITING = 64  # requests that may wait at the server: more than there are clients, and few enough to overload it
+TIMEOUT = 600  # seconds: a slow machine is measured too
 REFUSALS = 50
 
 
@@ -69,7 +70,8 @@ class Server:
 @contextmanager
 def serving(model: str) -> Iterator[Server]:
     """The server, until the block ends."""
-    command = [sys.executable, "-m", "rlcd_lite", "serve", "--model", model, "--port", "0", "--waiting-requests", str(WAITING)]
+    limits = ["--waiting-requests", str(WAITING), "--timeout", str(TIMEOUT)]
+    command = [sys.executable, "-m", "rlcd_lite", "serve", "--model", model, "--port", "0", *limits]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
@@ -93,7 +95,7 @@ async def ask(client: httpx.AsyncClient, text: str) -> httpx.Response:
 
 
 def connected(server: Server) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=server.url, timeout=120, limits=httpx.Limits(max_connections=None))
+    return httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT, limits=httpx.Limits(max_connections=None))
 
 
 async def load(server: Server, contexts: Sequence[str], clients: int) -> tuple[float, list[float]]:
@@ -173,7 +175,7 @@ async def soak(server: Server, args: Args) -> bool:
             (new,) = texts(1, rng.randint(1, 4 * args.words), rng.getrandbits(32))
             text = rng.choice([new, rng.choice(few), " "])
             try:
-                async with asyncio.timeout(0.05 if rng.random() < 0.05 else 100):
+                async with asyncio.timeout(0.05 if rng.random() < 0.05 else TIMEOUT):
                     statuses[(await ask(client, text)).status_code] += 1
             except TimeoutError:
                 statuses[0] += 1  # left
