@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from statistics import median
 from threading import Condition, Thread
 
 from rlcd_lite.answers import decision
@@ -32,7 +33,8 @@ logger = logging.getLogger(__name__)
 FIELD_TOKENS = 60  # about what a field costs beside its own words: the task, the levels of the confidence, two keys
 BYTES_A_TOKEN = 4  # about; only for what waits
 SHORTEST_WAIT = 0.5  # seconds; nobody who was refused should be back at once
-MEMORY = 0.8  # share of the known speed that a batch leaves as it was
+BATCHES_TIMED = 9  # the speed is the median over the last batches,
+BATCHES_NEEDED = 3  # and not known before so many: the first is slower
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Answered:
 @dataclass(frozen=True)
 class State:
     """What a worker does. ``waiting``, ``waiting_tokens``: requests that were not begun; ``running``: those of the current batch;
-    ``tokens_a_second``: recent speed, 0 before the first batch; the rest counts since the start."""
+    ``tokens_a_second``: recent speed, 0 while it is not known; the rest counts since the start."""
 
     alive: bool
     waiting: int
@@ -154,7 +156,7 @@ class Worker:
         self._running: list[_Request] = []
         self._changed = Condition()  # guards all that is waiting
         self._closing = False
-        self._speed = 0.0  # estimated tokens a second
+        self._speeds: deque[float] = deque(maxlen=BATCHES_TIMED)  # estimated tokens a second
         self._batches = self._answered = self._failed = self._refused = self._dropped = 0
         self._hits = 0
         self._thread = Thread(target=self._work, name="rlcd-lite-worker", daemon=True)
@@ -205,7 +207,7 @@ class Worker:
                 waiting=len(self._waiting),
                 waiting_tokens=self._waiting_tokens,
                 running=len(self._running),
-                tokens_a_second=self._speed,
+                tokens_a_second=self._speed(),
                 batches=self._batches,
                 answered=self._answered,
                 failed=self._failed,
@@ -224,7 +226,11 @@ class Worker:
     def _seconds(self) -> float:
         """How long all that was accepted probably takes; 0 as long as the speed is not known."""
         tokens = self._waiting_tokens + sum(request.tokens for request in self._running)
-        return tokens / self._speed if self._speed else 0.0
+        speed = self._speed()
+        return tokens / speed if speed else 0.0
+
+    def _speed(self) -> float:
+        return median(self._speeds) if len(self._speeds) >= BATCHES_NEEDED else 0.0
 
     def _first(self, block: bool) -> _Request | None:
         """The request that has waited longest, or None; with ``block`` only once there will be no other."""
@@ -246,13 +252,14 @@ class Worker:
 
     def _work(self) -> None:
         while batch := self._batch():
-            self._running = batch
+            with self._changed:
+                self._running = batch
             start = time.perf_counter()
             self._answer(batch)
-            speed = sum(request.tokens for request in batch) / (time.perf_counter() - start)
-            self._speed = MEMORY * self._speed + (1 - MEMORY) * speed if self._speed else speed
-            self._batches += 1
-            self._running = []
+            with self._changed:
+                self._speeds.append(sum(request.tokens for request in batch) / (time.perf_counter() - start))
+                self._batches += 1
+                self._running = []
 
     def _batch(self) -> list[_Request]:
         """Requests that fill a packed row, one at least; none when the worker is closed."""
@@ -352,6 +359,8 @@ def _key(schema: Schema, varying: bool) -> _Key:
 
 
 def _by_schema(engine: DecisionEngine, calibrations: Sequence[Calibration]) -> dict[_Key, Calibration]:
+    if engine.calibration is not None:
+        raise UserError("the engine has a calibration of its own: give it to the worker instead.")
     made_by = engine.made_by() if calibrations else {}
     found: dict[_Key, Calibration] = {}
     for calibration in calibrations:
