@@ -24,7 +24,7 @@ from rlcd_lite.calibration_file import Calibration, digest
 from rlcd_lite.candidates import confidence_labels, option_labels
 from rlcd_lite.contract import Contract, Prior, PriorKey, agree
 from rlcd_lite.decisions import Decision
-from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.errors import TooLong, UserError, shorten
 from rlcd_lite.folding import Orders, all_settled, field_scores, finals, tournaments
 from rlcd_lite.forward import Forward, Prefix
 from rlcd_lite.models import LoadedModel, load_model, weights_hash
@@ -238,7 +238,7 @@ class DecisionEngine:
         ``spread``: share the rows out among the processes of the run (`rlcd_lite.ranks`). Each of them must make the same calls
         with the same texts, each is given all scores, and the scores are those of one process, to the bit on equal machines.
         """
-        budget = budget or self._budget()
+        budget = budget or self.budget
         processes, own = (ranks.world(), ranks.rank()) if spread else (1, 0)
         for batches in ranks.rounds(self._batches(runs, budget), processes):
             answer = self._answer(batches[own], coverage, trace is not None) if own < len(batches) else None
@@ -253,7 +253,9 @@ class DecisionEngine:
                         trace(record)
                 yield from scores
 
-    def _budget(self) -> int:
+    @property
+    def budget(self) -> int:
+        """Tokens of a packed row that runs fast."""
         return CPU_BUDGET if self.forward.device.type == "cpu" else ACCELERATOR_BUDGET
 
     def _batches(self, runs: Iterable[tuple[SchemaLike, Iterable[str]]], budget: int) -> Iterator[_Batch]:
@@ -388,7 +390,7 @@ class DecisionEngine:
             asks = [(self.prompts(finals(asked[i][0], self.contract, answers[i]), layout), asked[i][1]) for i in twice]
             for i, (last, ids) in zip(twice, asks, strict=True):
                 if max(prompt.around for prompt in last) + len(ids) > self.forward.max_length:
-                    raise UserError(
+                    raise TooLong(
                         f"field {shorten(self._tournaments(asked[i][0])[0].name)} has a final that does not fit into the model's "
                         f"window: shorten the options' descriptions or the text."
                     )
@@ -462,7 +464,7 @@ class DecisionEngine:
         found: dict[PriorKey, list[Tensor]] = {}
         count = 0
         runs = ((schema, [text for _, text in run]) for schema, run in groupby(pairs, key=lambda pair: Schema.of(pair[0])))
-        for batch in self._batches(runs, budget or self._budget()):
+        for batch in self._batches(runs, budget or self.budget):
             if tournaments := self._tournaments(batch.session.schema):
                 raise UserError(f"field {shorten(tournaments[0].name)} has a tournament, which no prior can be measured for.")
             batch.session.run_shared()

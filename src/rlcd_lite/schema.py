@@ -164,7 +164,9 @@ class Field:
         elif self.hierarchy:
             ends = list(accumulate(group.size for group in self.hierarchy))
             out["hierarchy"] = {g.name: written[end - g.size : end] for g, end in zip(self.hierarchy, ends, strict=True)}
-        elif self.type != "bool":
+        elif self.type == "bool":
+            out |= {o.text: o.description for o in self.options[:2] if o.description is not None}
+        else:
             out["options"] = written[: len(written) - self.fixed]
         if self.none_of_the_above:
             out["none_of_the_above"] = True
@@ -300,7 +302,7 @@ class Schema:
     def from_json(cls, text: str, where: str = "the schema") -> Schema:
         """A schema from JSON text; ``where`` names its source in errors."""
         try:
-            source = json.loads(text, object_pairs_hook=_unique_keys)
+            source = json.loads(text, object_pairs_hook=unique_keys)
         except json.JSONDecodeError as error:
             raise UserError(
                 f"{where} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}): mend it."
@@ -405,8 +407,8 @@ def _field(source: Any, position: int) -> Field:
         if none:
             options += (Option(NONE_OF_THE_ABOVE, "no other option fits"),)
     elif kind == "bool":
-        check_keys(source, common, where)
-        options = (Option(True), Option(False))
+        check_keys(source, common | {"true", "false"}, where)
+        options = (Option(True, source.get("true")), Option(False, source.get("false")))
     elif kind == "int":
         check_keys(source, common | {"minimum", "maximum"}, where)
         options = _integers(source.get("minimum"), source.get("maximum"), where)
@@ -458,7 +460,8 @@ def _integers(low: Any, high: Any, where: str) -> tuple[Option, ...]:
 # ---- small checks ----
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object from its keys and values (an ``object_pairs_hook``); `UserError` for a key that stands twice."""
     if (twice := first_duplicate(key for key, _ in pairs)) is not None:
         raise UserError(f"the key {shorten(twice)} stands twice in one JSON object: names must differ.")
     return dict(pairs)
