@@ -13,10 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --remote-debugging-pipe"
-).split()
+QUIET = (
+    "gpu",
+    "dev-shm-usage",
+    "quic",
+    "background-networking",
+    "component-update",
+    "sync",
+)  # it asks for no host of its own accord
+FLAGS = ("--headless", "--no-sandbox", "--no-first-run", "--remote-debugging-pipe", *(f"--disable-{name}" for name in QUIET))
 KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " "), "Backspace": (8, ""), "ArrowDown": (40, "")}  # code and text
 SHIFT, CONTROL = 8, 2  # bits of the protocol's ``modifiers``
 PATIENCE = 20.0  # seconds
