@@ -13,7 +13,7 @@ class UserError(ValueError):
     """
 
 
-class TooLong(UserError):
+class TooLong(UserError):  # noqa: N818
     """A text, or a schema by itself, that does not fit into the model's window."""
 
 

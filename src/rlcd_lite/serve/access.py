@@ -62,14 +62,18 @@ class Access:
             if self._allowed(scope):
                 await self.app(scope, counted, marked)
             else:
-                failure = Failure(401, "the key is missing or wrong: send Authorization: Bearer KEY.", (), {"www-authenticate": "Bearer"})
+                failure = Failure(
+                    401, "the key is missing or wrong: send Authorization: Bearer KEY.", (), {"www-authenticate": "Bearer"}
+                )
                 await response(scope["path"], failure)(scope, receive, marked)
         except Exception as error:
             where = "".join(traceback.format_tb(error.__traceback__))  # without its message, which may hold a text
             logger.error("%s failed with %s:\n%s", request_id, type(error).__name__, where)
             if status:
                 raise
-            await response(scope["path"], Failure(500, f"the server failed; its log has more under {request_id}."))(scope, receive, marked)
+            await response(scope["path"], Failure(500, f"the server failed; its log has more under {request_id}."))(
+                scope, receive, marked
+            )
         finally:
             seconds = time.perf_counter() - start
             route = scope["path"] if scope["path"] in self.routes else "other"

@@ -38,7 +38,7 @@ ALIAS = "jev-latest"  # the model that clients of System One ask for
 _SOON = 1.0  # seconds after which a request that the server could not answer may be sent again
 
 
-class ClientGone(Exception):
+class ClientGone(Exception):  # noqa: N818
     """Nobody waits for the answer."""
 
 
@@ -70,7 +70,7 @@ class _StrictRoute(APIRoute):
         return strict
 
 
-def create_app(worker: Worker, *, model: str, key: str | None = None, bodies: BodyLimits = BodyLimits()) -> FastAPI:
+def create_app(worker: Worker, *, model: str, key: str | None = None, bodies: BodyLimits | None = None) -> FastAPI:
     """The application; it starts the worker and, when it ends, closes it.
 
     ``model``: what responses call the model. ``key``: that clients have to show, if any.
@@ -132,11 +132,13 @@ def create_app(worker: Worker, *, model: str, key: str | None = None, bodies: Bo
     @app.get("/v1/models", tags=["System One", "OpenAI Decisions"])
     async def models() -> ModelList:
         """The model that is served, and the alias that is accepted for it."""
-        described = {"description": f"{model}, served by rlcd-lite", "release_date": started.date().isoformat()}
-        entry: dict[str, str | int] = {"object": "model", "created": int(started.timestamp()), "owned_by": "rlcd-lite"}
+        described: dict[str, str] = {"description": f"{model}, served by rlcd-lite", "release_date": started.date().isoformat()}
+        created = int(started.timestamp())
         names = (ALIAS, model)
         return ModelList(
-            models=[{"name": name} | described for name in names], object="list", data=[{"id": name} | entry for name in names]
+            models=[{"name": name, **described} for name in names],
+            object="list",
+            data=[{"id": name, "object": "model", "created": created, "owned_by": "rlcd-lite"} for name in names],
         )
 
     @app.get("/health", responses={503: {"description": "The worker has ended"}}, tags=["Operation"])
@@ -145,9 +147,7 @@ def create_app(worker: Worker, *, model: str, key: str | None = None, bodies: Bo
         state = worker.state()
         if not state.alive:
             raise HTTPException(503, "the thread that owns the model has ended.")
-        return Health(
-            status="ok", model=model, version=version("rlcd-lite"), waiting=state.waiting, running=state.running
-        )
+        return Health(status="ok", model=model, version=version("rlcd-lite"), waiting=state.waiting, running=state.running)
 
     @app.get("/metrics", tags=["Operation"])
     async def prometheus() -> Response:
@@ -159,7 +159,7 @@ def create_app(worker: Worker, *, model: str, key: str | None = None, bodies: Bo
         return HTMLResponse(page, headers=page_headers)
 
     _add_failures(app)
-    app.add_middleware(Bodies, limits=bodies)
+    app.add_middleware(Bodies, limits=bodies or BodyLimits())
     routes = [path for route in app.routes if (path := getattr(route, "path", None))]
     app.add_middleware(Access, metrics=metrics, routes=routes, open_routes=OPEN_ROUTES, key=key)  # the outermost
     return app

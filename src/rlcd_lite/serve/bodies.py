@@ -31,7 +31,7 @@ _DISCARDED = 4  # times the bound: what a client may go on sending while it is n
 
 @dataclass(frozen=True)
 class BodyLimits:
-    """``bytes``: of a body, as it is sent and unfolded. ``seconds``: until it has arrived. ``held_bytes``: of all bodies at once."""
+    """``bytes``: of a body, as it is sent and unfolded. ``seconds``: until it has arrived. ``held_bytes``: of all at once."""
 
     bytes: int = 4 << 20
     seconds: float = 20.0
@@ -159,7 +159,7 @@ def _too_large(most: int) -> NoReturn:
 
 
 class StrictRequest(Request):
-    """A request whose JSON is read to the letter: no key twice, no NaN, no number or nesting beyond reason, only whole characters."""
+    """A request whose JSON is read to the letter: no key twice, no NaN, no nesting beyond reason, only whole characters."""
 
     async def json(self) -> Any:
         return strict_json(await self.body())

@@ -29,9 +29,7 @@ class Metrics:
     def __init__(self, state: Callable[[], State]) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Worker(state))
-        self._requests = Counter(
-            "rlcd_lite_requests", "Requests that were answered", ("route", "status"), registry=self.registry
-        )
+        self._requests = Counter("rlcd_lite_requests", "Requests that were answered", ("route", "status"), registry=self.registry)
         self._seconds = Histogram(
             "rlcd_lite_request_seconds", "Time to answer a request", ("route",), buckets=_SECONDS, registry=self.registry
         )

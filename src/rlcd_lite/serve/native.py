@@ -1,4 +1,4 @@
-"""Our own wire: a text and a schema in any of the forms that `Schema.of` reads, answered as ``rlcd-lite infer --json`` prints it."""
+"""Our own wire: a text and a schema in any of the forms that `Schema.of` reads, answered as ``infer --json`` prints it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DecideUsage(BaseModel):
 
 
 class DecideResponse(BaseModel):
-    """``decision``: the values; ``fields``: per field value, probabilities, probability, stated, stated_mean and what was applied."""
+    """``decision``: the values; ``fields``: per field value, probabilities, probability, stated, stated_mean, what was applied."""
 
     decision: dict[str, Any]
     probability: float

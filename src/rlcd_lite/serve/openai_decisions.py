@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, FailFast, Field, Tag, field_validator
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, StrictBool, StrictStr, Tag
 
 from rlcd_lite.decisions import FieldDecision
 from rlcd_lite.schema import MAX_OPTIONS, Option, Schema
@@ -21,7 +21,6 @@ from rlcd_lite.serve.wire import (
 )
 
 _MOST = 4096  # messages, and parts of one
-_IMAGES = {"input_image", "image_url", "input_file"}
 
 
 class TextPart(BaseModel):
@@ -48,18 +47,19 @@ class JsonPart(BaseModel):
         return compact(self.data)
 
 
-def _kind(part: Any) -> str:
-    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
-    if kind in _IMAGES:
+def _no_image(part: Any) -> Any:
+    if isinstance(part, dict) and part.get("type") in ("input_image", "input_file"):
         raise ValueError("this server reads text alone, no images or files: leave the part out")
-    return {"input_text": "text", "output_text": "text"}.get(str(kind), str(kind))
+    return part
 
 
-Part = Annotated[
-    Annotated[TextPart, Tag("text")] | Annotated[RefusalPart, Tag("refusal")] | Annotated[JsonPart, Tag("input_json")],
-    Discriminator(_kind),
-]
-Content = str | Annotated[list[Part], FailFast(), Field(max_length=_MOST)]
+def _form(content: Any) -> str:
+    return "text" if isinstance(content, str) else "list"
+
+
+Part = Annotated[TextPart | RefusalPart | JsonPart, Field(discriminator="type"), BeforeValidator(_no_image)]
+Parts = Annotated[list[Part], Field(fail_fast=True, max_length=_MOST)]
+Content = Annotated[Annotated[str, Tag("text")] | Annotated[Parts, Tag("list")], Discriminator(_form)]
 
 
 class Message(BaseModel):
@@ -112,6 +112,7 @@ Item = Annotated[
     | Annotated[ToolOutput, Tag("output")],
     Discriminator(_item),
 ]
+Items = Annotated[list[Item], Field(fail_fast=True, min_length=1, max_length=_MOST)]
 
 
 class PredicateQuestion(BaseModel):
@@ -123,7 +124,7 @@ class PredicateQuestion(BaseModel):
 
 
 class Choice(BaseModel):
-    value: Annotated[str | bool, Field(strict=True)]
+    value: StrictStr | StrictBool
     description: str | None = None
 
 
@@ -132,7 +133,7 @@ class ChoiceQuestion(BaseModel):
 
     type: Literal["choice"]
     instructions: Content
-    choices: Annotated[list[Choice], FailFast(), Field(min_length=2, max_length=MAX_OPTIONS)]
+    choices: Annotated[list[Choice], Field(fail_fast=True, min_length=2, max_length=MAX_OPTIONS)]
     name: str | None = None
 
 
@@ -146,7 +147,7 @@ class ScoreQuestion(BaseModel):
 
     type: Literal["score"]
     instructions: Content
-    levels: Annotated[list[Level], FailFast(), Field(min_length=2, max_length=MAX_OPTIONS)]
+    levels: Annotated[list[Level], Field(fail_fast=True, min_length=2, max_length=MAX_OPTIONS)]
     name: str | None = None
 
 
@@ -157,15 +158,8 @@ class DecisionsRequest(Wants):
     """Questions about one input. Fields about caching and identity are ignored."""
 
     model: str = Field(description="Any name is answered by the model that is served.")
-    input: str | Annotated[list[Item], FailFast(), Field(min_length=1, max_length=_MOST)]
+    input: Annotated[Annotated[str, Tag("text")] | Annotated[Items, Tag("list")], Discriminator(_form)]
     questions: Annotated[list[Question], Field(min_length=1, max_length=400)]
-
-    @field_validator("input", mode="before")
-    @classmethod
-    def _a_text_or_a_list(cls, given: Any) -> Any:
-        if not isinstance(given, str | list):
-            raise ValueError("the input must be a string or an array of messages")
-        return given
 
 
 class PredicateAnswer(Extended):

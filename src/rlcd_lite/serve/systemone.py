@@ -156,9 +156,7 @@ def answer(question: Question, found: FieldDecision, beyond: dict[str, Any]) -> 
             legend = {str(i): meaning for i, meaning in enumerate(question.criteria)}
             by_level = {str(i): level for i, level in enumerate(p)}
             how_sure = score_confidence(p)
-            return ScoreAnswer(
-                type="score", score=score(p), confidence=how_sure, legend=legend, probabilities=by_level, **beyond
-            )
+            return ScoreAnswer(type="score", score=score(p), confidence=how_sure, legend=legend, probabilities=by_level, **beyond)
 
 
 def respond(

@@ -24,7 +24,7 @@ Share = Annotated[float, Field(ge=1e-6, le=1 - 1e-6)]
 
 def _text(value: Any) -> Any:
     if not isinstance(value, str | dict | list):
-        raise ValueError("this must be a string, an object or an array")
+        raise ValueError("this must be a string, an object or an array")  # noqa: TRY004  # Pydantic reads this kind
     return value
 
 
