@@ -78,6 +78,7 @@ ORDER = [
     "held_out",
     "enforced",
     "engine",
+    "serve.kept_texts",
     "serve.worker",
     "serve.failures",
     "serve.bodies",

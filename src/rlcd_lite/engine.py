@@ -56,7 +56,7 @@ from rlcd_lite.tokens import Encoder
 
 CPU_BUDGET = 512  # tokens of a packed row in `decide_many`: the fastest of 256, 512, 1024 and 2048 (docs/architecture.md)
 ACCELERATOR_BUDGET = 4096  # short rows leave an accelerator idle; chosen without a measurement
-PROMPTS_KEPT = 64
+PROMPTS_KEPT = 1024  # of 7 KB for 4 options to 150 KB for 255
 
 SchemaLike = Schema | Mapping[str, Any] | type[BaseModel]
 Trace = Callable[[dict[str, Any]], None]
@@ -94,7 +94,7 @@ class DecisionEngine:
         self.calibration, self.consistency = calibration, consistency
         self.encoder = Encoder(loaded.tokenizer)
         self.forward = Forward(loaded, self.encoder)
-        self._prompts: dict[tuple[Schema, Layout, int, int], Prompt] = {}
+        self._prompts: dict[tuple[Schema, Layout, int, int], Prompt] = {}  # the last used stands last
         self._content_free: WeakKeyDictionary[Prompt, list[Tensor]] = WeakKeyDictionary()
         labels = self.labels()
         for label, token in self.contract.labels.items():
@@ -142,12 +142,14 @@ class DecisionEngine:
     def prompt(self, schema: SchemaLike, layout: Layout | None = None, order: int = 0, count: int = 1) -> Prompt:
         """What the first pass asks about a schema, in one of ``count`` orders of the options; kept until many others were made."""
         key = (Schema.of(schema), layout or self.contract.layout, order, count)
-        if key not in self._prompts:
-            if len(self._prompts) >= PROMPTS_KEPT:
-                del self._prompts[next(iter(self._prompts))]
+        prompt = self._prompts.pop(key, None)
+        if prompt is None:
             asked = [q for field in key[0].fields for q in questions(field, self.contract, order, count)]
-            self._prompts[key] = Prompt(self.encoder, asked, replace(self.contract, layout=key[1]), self.forward.max_length)
-        return self._prompts[key]
+            prompt = Prompt(self.encoder, asked, replace(self.contract, layout=key[1]), self.forward.max_length)
+        self._prompts[key] = prompt
+        if len(self._prompts) > PROMPTS_KEPT:
+            del self._prompts[next(iter(self._prompts))]
+        return prompt
 
     def prompts(self, schema: SchemaLike, layout: Layout | None = None) -> list[Prompt]:
         """The prompts of all orders in which a schema's options are shown; a single one if no list is shown."""

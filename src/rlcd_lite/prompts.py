@@ -112,7 +112,7 @@ class Prompt:
         self.contract, self.max_length = contract, max_length
         self.conditioned = contract.confidence == "conditioned"
         self._encoder = encoder
-        frame = encoder.frame()
+        frame = encoder.frame
         grids = [confidence_grid(contract.grid, len(q.field.options)) for q in questions]
         stated = [_stated(encoder, q.field.name, len(grid), self.conditioned) for q, grid in zip(questions, grids, strict=True)]
         choices = [self._choice(question) for question in questions]

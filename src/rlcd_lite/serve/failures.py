@@ -52,7 +52,7 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Failure:
     for error in errors[:_SHOWN]:
         said = str(error["msg"]).removeprefix("Value error, ")
         if error["type"] == "json_invalid":
-            said = f"the body is not JSON that can be read: {error['ctx']['error']}"
+            said = f"the body can't be read as JSON: {error['ctx']['error']}"
         mistakes.append((tuple(error["loc"]), said, str(error["type"])))
     place, said, _ = mistakes[0]
     more = f" ({len(errors)} mistakes in all)" if len(errors) > 1 else ""

@@ -11,7 +11,7 @@ import logging
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, Thread
@@ -22,13 +22,16 @@ from rlcd_lite.decisions import Decision
 from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.errors import UserError
 from rlcd_lite.packing import TokenTree
+from rlcd_lite.prompts import Prompt
 from rlcd_lite.schema import Schema
 from rlcd_lite.scores import Scores
+from rlcd_lite.serve.kept_texts import Ids, KeptTexts
 
 logger = logging.getLogger(__name__)
 
 FIELD_TOKENS = 60  # about what a field costs beside its own words: the task, the levels of the confidence, two keys
 BYTES_A_TOKEN = 4  # about; only for what waits
+SHORTEST_WAIT = 0.5  # seconds; nobody who was refused should be back at once
 MEMORY = 0.8  # share of the known speed that a batch leaves as it was
 
 
@@ -87,8 +90,7 @@ class State:
     dropped: int
     kept_texts: int
     kept_bytes: int
-    kept_hits: int
-    kept_misses: int
+    kept_hits: int  # answered requests whose text was kept
 
 
 @dataclass(eq=False)
@@ -97,8 +99,9 @@ class _Request:
     schemas: tuple[Schema, ...]
     tokens: int  # estimated
     future: asyncio.Future[Answered]
-    ids: tuple[int, ...] = ()  # of the text; filled by the thread, as is `exact`
+    ids: Ids = ()  # of the text; filled by the thread, as is `exact`
     exact: int = 0  # tokens of the text and of every question
+    cached: int = 0  # of these, not run
 
     def settle(self, answer: Answered | Exception) -> None:
         """Hand over the answer; nobody may be there any more."""
@@ -115,6 +118,23 @@ class _Request:
             self.future.get_loop().call_soon_threadsafe(hand_over)
 
 
+class _Row:
+    """What a packed row would hold, and how many ``tokens`` of it would be run."""
+
+    def __init__(self, kept: Container[Ids] = ()) -> None:
+        self.tokens = 0
+        self._kept = kept  # texts that need not be run
+        self._tree = TokenTree()
+
+    def add(self, prompts: Iterable[Prompt], ids: Ids) -> None:
+        before = len(self._tree.segments)
+        for prompt in prompts:
+            prompt.grow(self._tree, ids)
+        for segment in self._tree.segments[before:]:
+            if segment.parent != 0 or segment.ids not in self._kept:
+                self.tokens += len(segment.ids)
+
+
 class Worker:
     """Answers requests by an engine that it has for itself.
 
@@ -127,6 +147,8 @@ class Worker:
         self._engine = engine
         self._calibrations = _by_schema(engine, calibrations)
         self._budget = limits.batch_tokens or engine.budget
+        self._text_first = engine.contract.layout == "context-first"  # else a text stands behind its questions, and serves no other
+        self._kept = KeptTexts(limits.cache_bytes)
         self._waiting: deque[_Request] = deque()
         self._waiting_tokens = 0
         self._running: list[_Request] = []
@@ -134,6 +156,7 @@ class Worker:
         self._closing = False
         self._speed = 0.0  # estimated tokens a second
         self._batches = self._answered = self._failed = self._refused = self._dropped = 0
+        self._hits = 0
         self._thread = Thread(target=self._work, name="rlcd-lite-worker", daemon=True)
 
     def start(self) -> None:
@@ -152,16 +175,18 @@ class Worker:
         Raises `UserError` for a mistake in it, `Overloaded` at once where too much waits, `TimedOut`, `Stopped`. If the caller is
         cancelled, the request is taken out of the queue.
         """
+        if not schemas:
+            raise UserError("nothing is asked: give one question at least.")
         tokens = len(text.encode(errors="replace")) // BYTES_A_TOKEN + sum(map(_estimate, schemas))
         request = _Request(text, tuple(schemas), tokens, asyncio.get_running_loop().create_future())
         with self._changed:
             if self._closing:
                 raise Stopped("the server is shutting down.")
-            wait = self._seconds(self._waiting_tokens + sum(r.tokens for r in self._running))
+            wait = self._seconds()
             full = len(self._waiting) >= self.limits.waiting_requests or self._waiting_tokens + tokens > self.limits.waiting_tokens
             if self._waiting and (full or wait > self.limits.timeout_s):
                 self._refused += 1
-                raise Overloaded(max(0.1, wait))
+                raise Overloaded(max(SHORTEST_WAIT, wait))
             self._waiting.append(request)
             self._waiting_tokens += tokens
             self._changed.notify()
@@ -186,10 +211,9 @@ class Worker:
                 failed=self._failed,
                 refused=self._refused,
                 dropped=self._dropped,
-                kept_texts=0,
-                kept_bytes=0,
-                kept_hits=0,
-                kept_misses=0,
+                kept_texts=len(self._kept),
+                kept_bytes=self._kept.bytes,
+                kept_hits=self._hits,
             )
 
     def calibration(self, schema: Schema) -> Calibration | None:
@@ -197,9 +221,10 @@ class Worker:
         found = (self._calibrations.get(_key(schema, varying)) for varying in (False, True))
         return next(filter(None, found), None) if self._calibrations else None
 
-    def _seconds(self, tokens: int) -> float:
-        """How long so much work probably takes; a second, as long as nothing is known."""
-        return tokens / self._speed if self._speed else 1.0
+    def _seconds(self) -> float:
+        """How long all that was accepted probably takes; 0 as long as the speed is not known."""
+        tokens = self._waiting_tokens + sum(request.tokens for request in self._running)
+        return tokens / self._speed if self._speed else 0.0
 
     def _first(self, block: bool) -> _Request | None:
         """The request that has waited longest, or None; with ``block`` only once there will be no other."""
@@ -231,18 +256,18 @@ class Worker:
 
     def _batch(self) -> list[_Request]:
         """Requests that fill a packed row, one at least; none when the worker is closed."""
-        tree = TokenTree()
+        row = _Row(self._kept)
         batch: list[_Request] = []
         while request := self._first(block=not batch):
             try:
                 if not request.ids:
                     self._prepare(request)
-                self._grow(tree, request)
+                row.add(self._prompts(request.schemas), request.ids)
             except Exception as error:
                 self._take(request)
                 self._fail(request, error)
                 continue
-            if batch and sum(len(segment.ids) for segment in tree.segments) > self._budget:
+            if batch and row.tokens > self._budget:
                 break
             if self._take(request):
                 batch.append(request)
@@ -252,14 +277,12 @@ class Worker:
         """Token ids of the text, which fits into the window with every question."""
         prompts = [prompt for schema in request.schemas for prompt in self._engine.prompts(schema)]
         request.ids = max(prompts, key=lambda prompt: prompt.around).encode(request.text)
-        tree = TokenTree()
-        self._grow(tree, request)
-        request.exact = sum(len(segment.ids) for segment in tree.segments)
+        row = _Row()
+        row.add(self._prompts(request.schemas), request.ids)
+        request.exact = row.tokens
 
-    def _grow(self, tree: TokenTree, request: _Request) -> None:
-        for schema in request.schemas:
-            for prompt in self._engine.first(schema):
-                prompt.grow(tree, request.ids)
+    def _prompts(self, schemas: Sequence[Schema]) -> Iterator[Prompt]:
+        return (prompt for schema in schemas for prompt in self._engine.first(schema))
 
     def _answer(self, batch: Sequence[_Request]) -> None:
         try:
@@ -279,11 +302,35 @@ class Worker:
                 self._fail(request, error)
             else:
                 self._answered += 1
-                request.settle(Answered(decisions, request.exact, 0))
+                self._hits += request.cached > 0
+                request.settle(Answered(decisions, request.exact, request.cached))
 
     def _scores(self, batch: Sequence[_Request]) -> list[Scores]:
-        scores, _ = self._engine.ask([(schema, request.ids) for request in batch for schema in request.schemas])
+        for request in batch:
+            request.cached = len(request.ids) if request.ids in self._kept else 0
+        prefix = self._kept.prefix(request.ids for request in batch)
+        scores: list[Scores] = []
+        for row in self._rows(batch):
+            found, prefix = self._engine.ask(row, prefix=prefix, keep="texts" if self._text_first else "nothing")
+            scores += found
+        if prefix is not None:
+            self._kept.keep(prefix)
         return scores
+
+    def _rows(self, batch: Sequence[_Request]) -> Iterator[list[tuple[Schema, Ids]]]:
+        """All that is asked, as one packed row; as several where a single request is larger, each full of its questions."""
+        texts = {request.ids for request in batch} if self._text_first else ()  # a second row does not run them again
+        row: list[tuple[Schema, Ids]] = []
+        size = _Row(texts)
+        for request in batch:
+            for schema in request.schemas:
+                size.add(self._engine.first(schema), request.ids)
+                if row and size.tokens > self._budget:
+                    yield row
+                    row, size = [], _Row(texts)
+                    size.add(self._engine.first(schema), request.ids)
+                row.append((schema, request.ids))
+        yield row
 
     def _decision(self, schema: Schema, scores: Scores) -> Decision:
         priors = [self._engine.prior_name(field) for field in schema.fields]
