@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import random
 import shutil
-import socket
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from fastapi import FastAPI
+from transformers import PreTrainedTokenizerFast
 
 from browser import CONTROL, SHIFT, Browser
-from rlcd_lite.calibration_file import Calibration, read_calibration
-from rlcd_lite.cli import main
+from conftest import tiny_engine
+from rlcd_lite.calibration_file import VERSION, CalibratedField, Calibration, Ece, HeldOut, asked, tied
+from rlcd_lite.calibrators import Fusion, Identity, Platt, Temperature
 from rlcd_lite.engine import DecisionEngine
-from rlcd_lite.serve.app import create_app
-from rlcd_lite.serve.worker import Worker
+from rlcd_lite.fitting import FieldCalibration
+from rlcd_lite.schema import Schema
+from served import serving
 
 KEY = "a-key'with\"quotes"
-CALIBRATED = {
-    "fields": [{"name": "severity", "type": "choice", "options": ["low", "high", "critical"]}, {"name": "human", "type": "bool"}],
-    "rules": [{"if": {"severity": "critical"}, "then": {"human": True}}],
-}
+CALIBRATED = {"fields": [{"name": "severity", "type": "choice", "options": ["low", "high"]}, {"name": "human", "type": "bool"}]}
 FOCUS = "document.activeElement"
 OUTLINED = f"getComputedStyle({FOCUS}).outlineStyle === 'solid'"
 ROWS = """[...document.querySelectorAll('article')].map(card => [card.querySelector('h3').textContent,
@@ -39,45 +34,38 @@ ROWS = """[...document.querySelectorAll('article')].map(card => [card.querySelec
     li.querySelector('.fill').style.width, li.classList.contains('chosen')])])"""
 
 
-@contextmanager
-def running(app: FastAPI) -> Iterator[str]:
-    """The app's address while it is served from a thread."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
+@pytest.fixture(scope="module")
+def engine(tokenizer: PreTrainedTokenizerFast) -> DecisionEngine:
+    return tiny_engine(tokenizer, layout="context-first")
+
+
+def calibrated(name: str, right: int) -> CalibratedField:
+    """A field that is always 0.9 sure, and on 60 held-out rows was so often right."""
+    fusion = Fusion(mean=(0,) * 5, scale=(1,) * 5, weights=(0,) * 5, intercept=0)
+    sure = Platt(slope=0, intercept=math.log(9))
+    plain = Identity()
+    methods = {"softmax": sure, "stated": plain, "stated_mean": plain, "fused": fusion, "distribution": plain}
+    fitted = FieldCalibration(field=name, rows=50, seed=0, signal="softmax", methods={}, signals={}, **methods)
+    correct = (1,) * right + (0,) * (60 - right)
+    found = {"confidence": (0.9,) * 60, "label": (0,) * 60, "label_probability": (0.4,) * 60, "label_mass": (1,) * 60}
+    ece = Ece(estimate=0.123, low=0.0456, high=0.2, null_floor=0.1)
+    temperature = Temperature(value=2, at_ceiling=False)
+    held_out = HeldOut(correct=correct, **found)
+    return CalibratedField(distribution=temperature, fitted=fitted, grid=(0.5,), held_out=held_out, ece=ece, options=2)
 
 
 @pytest.fixture(scope="module")
-def engine(model_folder: Path) -> DecisionEngine:
-    return DecisionEngine.load(model_folder, layout="context-first", dtype="float32", device="cpu")
-
-
-@pytest.fixture(scope="module")
-def calibration(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Calibration:
-    folder = tmp_path_factory.mktemp("calibrated")
-    (folder / "schema.json").write_text(json.dumps(CALIBRATED))
-    rng = random.Random(0)
-    rows = ({"severity": rng.choice(["low", "high", "critical"]), "human": rng.random() < 0.5} for _ in range(100))
-    lines = (json.dumps({"text": f"{i} {rng.random()}", "split": "calibration"} | row) for i, row in enumerate(rows))
-    (folder / "rows.jsonl").write_text("\n".join(lines))
-    files = ("--dataset", str(folder / "rows.jsonl"), "--schema", str(folder / "schema.json"))
-    out = folder / "calibration.json"
-    asked = ("--model", str(model_folder), "--layout", "context-first", "--n", "50", "--held-out-n", "50")
-    main(["calibrate", *asked, *files, "--output", str(out)])
-    return read_calibration(out)
+def calibration(engine: DecisionEngine) -> Calibration:
+    schema = Schema.of(CALIBRATED)
+    of = {"made_by": engine.made_by(), "dataset": "by hand", "asked": asked(schema, False), "varying": False, "tied": tied(schema)}
+    fields = {"severity": calibrated("severity", 60), "human": calibrated("human", 30)}
+    return Calibration(version=VERSION, consistency="enforce", rows=50, held_out_rows=60, fields=fields, **of)
 
 
 @pytest.fixture(scope="module")
 def url(engine: DecisionEngine, calibration: Calibration) -> Iterator[str]:
-    with running(create_app(Worker(engine, [calibration]), model="tiny")) as found:
-        yield found
+    with serving(engine, calibrations=[calibration]) as found:
+        yield f"{found.url}/"
 
 
 @pytest.fixture(scope="module")
@@ -251,27 +239,27 @@ def test_a_mistake_is_said_and_nothing_that_was_typed_is_lost(page: Browser, url
 
 
 def test_the_page_says_when_the_server_is_gone(browser: Browser, engine: DecisionEngine) -> None:
-    with running(create_app(Worker(engine), model="tiny")) as url:
-        browser.open(url)
+    with serving(engine) as gone:
+        browser.open(f"{gone.url}/")
     browser.run("document.querySelector('button[type=submit]').click()")
     assert error(browser) == "The server can't be reached: is it still running?"
 
 
 def test_calibrated_answers_say_what_was_applied_and_what_to_do(page: Browser) -> None:
     fill(page, "#schema", json.dumps(CALIBRATED))
-    fill(page, "#max-risk", "0.95")
+    fill(page, "#max-risk", "0.1")
     fill(page, "#sets", "0.2")
     shown = decide(page)
     cards = page.run("[...document.querySelectorAll('article')].map(card => card.innerText)")
     for card, (name, field) in zip(cards, shown["fields"].items(), strict=True):
-        ece = field["calibration"]["held_out"]["ece"]
-        assert f"{ece['estimate']:.3f} ({ece['low']:.3f} to {ece['high']:.3f}), 50 rows" in card
-        assert f"Calibrated confidence\n{field['confidence']:.3f}" in card
-        assert f"{field['calibration']['signal']}" in card
-        assert field["action"] in card
-        assert card.count("in the set") == len(field["set"]), name
-    for note in shown["notes"]:
-        assert note in page.run("document.getElementById('answers').innerText")
+        assert "Calibrated confidence\n0.900\nBy\nsoftmax, platt, fitted on 50 rows; probabilities: temperature" in card
+        assert "Held-out ECE\n0.123 (0.046 to 0.200), 60 rows" in card
+        assert card.count("in the set") == len(field["set"]) > 0, name
+        assert f"Set\n{', '.join(json.dumps(value).strip(chr(34)) for value in field['set'])}" in card
+    assert "✓ automate" in cards[0]
+    assert "⚑ review" in cards[1]
+    assert shown["notes"] == [page.run("document.querySelector('#answers > p').textContent")]
+    assert "errs too often" in shown["notes"][0]
 
 
 def test_the_keyboard_is_enough(page: Browser) -> None:
@@ -354,8 +342,8 @@ def test_the_curl_line_gives_the_same_answer_in_a_shell(page: Browser, tmp_path:
 
 
 def test_a_key_is_sent_but_neither_shown_nor_stored(browser: Browser, engine: DecisionEngine) -> None:
-    with running(create_app(Worker(engine), model="tiny", key=KEY)) as url:
-        browser.open(url)
+    with serving(engine, key=KEY) as keyed:
+        browser.open(f"{keyed.url}/")
         browser.run("document.querySelector('button[type=submit]').click()")
         assert "key" in error(browser)
         fill(browser, "#key", KEY)
@@ -363,8 +351,8 @@ def test_a_key_is_sent_but_neither_shown_nor_stored(browser: Browser, engine: De
         line = browser.run("document.querySelector('#call pre').textContent")
         assert KEY not in browser.run("document.documentElement.outerHTML")
         assert browser.run("localStorage.length + sessionStorage.length + document.cookie.length") == 0
-        keyed = os.environ | {"RLCD_API_KEY": KEY}
-        got = subprocess.run(["bash"], input=line, capture_output=True, text=True, check=True, env=keyed)
+        env = os.environ | {"RLCD_API_KEY": KEY}
+        got = subprocess.run(["bash"], input=line, capture_output=True, text=True, check=True, env=env)
         assert answers(json.loads(got.stdout)) == answers(shown)
 
 
