@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import torch
 import uvicorn
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from conftest import tiny_engine, tiny_model
+from conftest import tiny_engine
 from rlcd_lite.calibration_file import Calibration
 from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.serve.app import create_app
@@ -43,10 +44,20 @@ class Served:
 
 
 def roomy_engine(tokenizer: PreTrainedTokenizerFast) -> DecisionEngine:
-    """A tiny engine whose window holds 255 options, asked as `rlcd-lite serve` asks."""
-    model = tiny_model("llama", len(tokenizer))
-    model.config.max_position_embeddings = 1 << 15
-    return tiny_engine(tokenizer, layout="context-first", model=model)
+    """An engine whose window holds 255 options, small enough to answer them in a second, asked as `rlcd-lite serve` asks."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=1 << 15,
+        initializer_range=0.15,
+    )
+    return tiny_engine(tokenizer, layout="context-first", model=LlamaForCausalLM(config).eval())
 
 
 @contextmanager

@@ -85,4 +85,4 @@ class Access:
         if self.key is None or scope["path"] in self.open_routes:
             return True
         scheme, _, shown = Headers(scope=scope).get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and secrets.compare_digest(shown.strip().encode(), self.key.encode())
+        return scheme.lower() == "bearer" and secrets.compare_digest(shown.strip().encode("latin-1"), self.key.encode())
