@@ -234,8 +234,25 @@ def test_a_mistake_is_said_and_nothing_that_was_typed_is_lost(page: Browser, url
     fill(page, "#max-risk", "0.5")
     page.run("document.querySelector('button[type=submit]').click()")
     page.until("document.getElementById('error').textContent.includes('calibration')")
+    page.run("(box => { box.closest('details').open = true; box.select(); })(document.getElementById('max-risk'))")
+    page.write("1e")
+    page.press("Enter", CONTROL)
+    page.until("document.getElementById('error').textContent.includes('is not a number')")
     fill(page, "#max-risk", "")
     assert list(decide(page)["fields"]) == ["one"]
+
+
+def test_the_last_click_counts(page: Browser) -> None:
+    slow = "window.real = fetch; window.fetch = (...all) => new Promise(go => setTimeout(go, 200)).then(() => real(...all))"
+    page.run(f"{slow}; 0")
+    page.run("document.querySelector('button[type=submit]').click()")
+    assert page.run("document.getElementById('results').ariaBusy") == "true"
+    fill(page, "#schema", "[]")
+    page.run("document.querySelector('button[type=submit]').click()")
+    assert error(page) == "The schema can't be read. A schema is a JSON object: begin it with {."
+    page.run("new Promise(go => setTimeout(go, 400))")
+    assert error(page) == "The schema can't be read. A schema is a JSON object: begin it with {."
+    assert page.run("document.querySelectorAll('article').length") == 0
 
 
 def test_the_page_says_when_the_server_is_gone(browser: Browser, engine: DecisionEngine) -> None:
