@@ -127,7 +127,7 @@ def test_a_structured_state_is_compact_json(state: Any) -> None:
         ({"type": "choice", "criteria": {}}, "at least 2"),
         ({"type": "choice", "criteria": {"a": None}}, "at least 2"),
         ({"type": "choice", "criteria": ["a", "b"]}, "dictionary"),
-        ({"type": "choice", "criteria": {"a": 1, "b": None}}, "string, an object or an array"),
+        ({"type": "choice", "criteria": {"a": 1, "b": None}}, "'a' must mean a string"),
         ({"type": "choice", "criteria": {str(i): None for i in range(256)}}, "at most 255"),
         ({"type": "choice", "criteria": {str(i): None for i in range(5000)}}, "at most 1000"),
         ({"type": "score", "criteria": {"0": "a", "1": "b"}}, "list"),

@@ -26,6 +26,7 @@ from rlcd_lite.serve.failures import retry_after
 _PIECE = 1 << 16
 _WINDOW = 1 << 23  # of zstd, in bytes: what every decoder has to offer (RFC 8878)
 _DEPTH = 100
+_LARGE = 1 << 17  # bytes that take long enough to read for others to notice
 _DISCARDED = 4  # times the bound: what a client may go on sending while it is not yet reading the refusal
 
 
@@ -162,7 +163,8 @@ class StrictRequest(Request):
     """A request whose JSON is read to the letter: no key twice, no NaN, no nesting beyond reason, only whole characters."""
 
     async def json(self) -> Any:
-        return strict_json(await self.body())
+        body = await self.body()
+        return strict_json(body) if len(body) < _LARGE else await asyncio.to_thread(strict_json, body)
 
 
 def strict_json(body: bytes) -> Any:

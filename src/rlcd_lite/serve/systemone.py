@@ -12,6 +12,7 @@ from rlcd_lite.schema import MAX_OPTIONS, Option, Schema
 from rlcd_lite.serve.wire import (
     Extended,
     Few,
+    Meanings,
     Text,
     Wants,
     asked,
@@ -51,7 +52,7 @@ class ChoiceQuestion(BaseModel):
 
     type: Literal["choice"]
     instructions: Text | None = None
-    criteria: Annotated[dict[str, Text | None], Few, Field(min_length=2, max_length=MAX_OPTIONS)]
+    criteria: Annotated[Meanings, Few, Field(min_length=2, max_length=MAX_OPTIONS)]
 
 
 class ScoreQuestion(BaseModel):
@@ -59,7 +60,7 @@ class ScoreQuestion(BaseModel):
 
     type: Literal["score"]
     instructions: Text | None = None
-    criteria: list[Text] = Field(min_length=2, max_length=MAX_OPTIONS)
+    criteria: list[Text] = Field(fail_fast=True, min_length=2, max_length=MAX_OPTIONS)
 
 
 Question = Annotated[NoulQuestion | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]

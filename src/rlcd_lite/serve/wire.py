@@ -30,13 +30,27 @@ def _text(value: Any) -> Any:
     return value
 
 
+def _meanings(values: dict[str, Any]) -> dict[str, Any]:
+    """One mistake is enough to name: a large body may hold as many as it has bytes."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, str | dict | list):
+            raise ValueError(f"{shorten(name)} must mean a string, an object, an array or null")
+    return values
+
+
 def _one_of_a_few(value: Any) -> Any:
     if isinstance(value, dict) and len(value) > MOST:  # before each of them is looked at
         raise ValueError(f"these are {len(value)}: give at most {MOST}")
     return value
 
 
-Text = Annotated[Any, AfterValidator(_text), WithJsonSchema({"anyOf": [{"type": t} for t in ("string", "object", "array")]})]
+_TEXTS = [{"type": kind} for kind in ("string", "object", "array")]
+Text = Annotated[Any, AfterValidator(_text), WithJsonSchema({"anyOf": _TEXTS})]
+Meanings = Annotated[
+    dict[str, Any],
+    AfterValidator(_meanings),
+    WithJsonSchema({"type": "object", "additionalProperties": {"anyOf": [*_TEXTS, {"type": "null"}]}}),
+]
 Few = BeforeValidator(_one_of_a_few)
 
 
