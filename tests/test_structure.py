@@ -52,6 +52,7 @@ ORDER = [
     "decision_table",
     "fitting",
     "comparison",
+    "replicates",
     "calibration_file",
     "promises",
     "scope",
