@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import ab_blocks
+
 from rlcd_lite.datasets import sets_table
 from rlcd_lite.decision_table import SIGNALS
 from rlcd_lite.report import interval, number
@@ -323,7 +325,7 @@ def _acting() -> list[tuple[str, Any]]:
     return list(json.loads((ROOT / "results/acting/summary.json").read_text(encoding="utf-8")).items())
 
 
-BLOCKS = {
+BLOCKS = {block.__name__: block for block in ab_blocks.BLOCKS} | {
     "acting_calibrators": acting_calibrators,
     "acting_differences": acting_differences,
     "acting_risks": acting_risks,
