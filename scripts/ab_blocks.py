@@ -35,7 +35,6 @@ SEED = {
     "grpo_brier_dec": ("0.76", "0.105", "0.208", "0.229", "0.096", "0.063"),
     "grpo_rlcr": ("0.78", "0.084", "0.176", "0.211", "0.125", "0.067"),
 }
-AIM_ECE, AIM_TIMES, AIM_RESOLUTION, AIM_AURC, AIM_RAW = 0.05, 3, 0.02, 0.02, 0.03  # of issue 8
 
 
 def ab_arms(folder: str) -> str:
@@ -44,7 +43,7 @@ def ab_arms(folder: str) -> str:
         "| arm | optimises | acc | stated ECE (floor) | stated Brier | softmax ECE | softmax_ts ECE | best AURC (signal) |",
         "| --- " * 8 + "|",
     ]
-    for name, arm in _arms(folder).items():
+    for name, arm in read_arms(folder).items():
         s = arm["signals"]
         best = min(SIGNALS, key=lambda signal: float(s[signal]["aurc"]["estimate"]))
         ours = (
@@ -63,7 +62,7 @@ def ab_arms(folder: str) -> str:
 def ab_full(folder: str) -> str:
     """Every arm and signal."""
     lines = ["| arm | signal | acc | ECE (floor) | Brier | REL | RES | log loss | AURC | mean conf | true |", "| --- " * 11 + "|"]
-    for name, arm in _arms(folder).items():
+    for name, arm in read_arms(folder).items():
         for signal in SIGNALS:
             s = arm["signals"][signal]
             cells = [
@@ -86,7 +85,7 @@ def ab_full(folder: str) -> str:
 def ab_seeds(folder: str) -> str:
     """What each seed found by itself."""
     lines = ["| arm | seed | acc | stated Brier | stated ECE | stated RES | softmax ECE | softmax_ts ECE |", "| --- " * 8 + "|"]
-    for name, arm in _arms(folder).items():
+    for name, arm in read_arms(folder).items():
         for seed in map(str, arm["seeds"]):
             s = arm["signals"]
             values = [
@@ -103,7 +102,7 @@ def ab_seeds(folder: str) -> str:
 def ab_comparisons(folder: str) -> str:
     """The primary comparison, then the secondary ones."""
     lines = ["| difference | signal, metric | mean (95 %) | by seed | p | p, Holm |", "| --- " * 6 + "|"]
-    for c in _summary(folder)["comparisons"]:
+    for c in read_summary(folder)["comparisons"]:
         what = ", ".join(filter(None, (c["signal"], c["metric"])))
         seeds = ", ".join(number(value) for value in c["seeds"].values())
         holm = number(c["p_holm"]) if "p_holm" in c else "primary"
@@ -113,9 +112,9 @@ def ab_comparisons(folder: str) -> str:
 
 def ab_primary(folder: str) -> str:
     """The primary comparison as a sentence."""
-    found = _summary(folder)["comparisons"][0]
+    found = read_summary(folder)["comparisons"][0]
     seeds = ", ".join(number(value) for value in found["seeds"].values())
-    said = "**the proper reward is the more honest one**" if _shown(found) and found["high"] < 0 else "**nothing is shown**"
+    said = "**the proper reward is the more honest one**" if shown(found) and found["high"] < 0 else "**nothing is shown**"
     return (
         f"Named beforehand, Brier score of the stated confidence, rlcr less binary, paired over tickets and seeds: "
         f"{interval(found)}; by seed {seeds}: {said}.\n"
@@ -127,7 +126,7 @@ def ab_rules(folder: str) -> str:
     names = ("severity", "needs_human")
     head = " | ".join(f"{name}: accuracy | {name}: Brier" for name in names)
     lines = [f"| arm | broken before, by seed | after | {head} |", "| --- " * 7 + "|"]
-    for arm, found in _arms(folder).items():
+    for arm, found in read_arms(folder).items():
         runs = list(found["rules"].values())
         before = ", ".join(number(run["before"][0]["rate"]["estimate"]) for run in runs)
         cells = [f"`{arm}`", before, number(max(run["after"]["softmax"]["estimate"] for run in runs))]
@@ -142,7 +141,7 @@ def ab_rules(folder: str) -> str:
 def ab_fusion(folder: str) -> str:
     """What the fused confidence gains on the best single signal, both calibrated on the 300 calibration tickets; by seed."""
     lines = ["| arm | Brier, fused − best single, by seed | AURC, fused − best single, by seed |", "| --- " * 3 + "|"]
-    for name, arm in _arms(folder).items():
+    for name, arm in read_arms(folder).items():
         cells = [", ".join(interval(d[metric]) for d in arm["fusion"].values()) for metric in ("brier", "aurc")]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -152,7 +151,7 @@ def ab_training(folder: str) -> str:
     """What the training logs say: first and last ten steps of each arm, means over seeds."""
     keys = ("acc_greedy", "stated_conf_mean", "softmax_conf_mean", "choice_entropy", "choice_grad_mult")
     lines = [f"| arm | {' | '.join(keys)} | minutes |", "| --- " * (len(keys) + 2) + "|"]
-    for name, arm in _arms(folder).items():
+    for name, arm in read_arms(folder).items():
         runs = [log(folder, name, seed) for seed in arm["seeds"] if seed >= 0]
         if not runs:
             continue
@@ -175,67 +174,21 @@ def log(folder: str, arm: str, seed: int) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
-def ab_aims(folder: str) -> str:
-    """What was aimed at beforehand, and what came out."""
-    arms = _arms(folder)
-    stated = {name: arm["signals"]["stated"] for name, arm in arms.items()}
-    rlcr, binary = stated["grpo_rlcr"], stated["grpo_binary"]
-    above = rlcr["ece"]["estimate"] - rlcr["null_floor"]["upper"]
-    base_rate = arms["grpo_rlcr"]["base_rate_brier"]
-    times = binary["ece"]["estimate"] / rlcr["ece"]["estimate"]
-    rows = [
-        (f"rlcr: stated ECE at most {AIM_ECE} above the null floor", f"{number(above)} above", above <= AIM_ECE),
-        (
-            "rlcr: stated Brier better than its own base rate's",
-            f"{interval(rlcr['brier'])} against {number(base_rate)}",
-            rlcr["brier"]["estimate"] < base_rate,
-        ),
-        (f"binary: stated ECE at least {AIM_TIMES} × rlcr's", f"{times:.1f} ×", times >= AIM_TIMES),
-    ]
-    if "rlcr_conditioned" in arms:
-        own = arms["rlcr_conditioned"]["signals"]
-        gap = own["stated_mean"]["aurc"]["estimate"] - own["softmax_ts"]["aurc"]["estimate"]
-        resolution = own["stated_mean"]["resolution"]
-        rows += [
-            (
-                f"conditioned confidence: resolution at least {AIM_RESOLUTION}",
-                interval(resolution),
-                resolution["estimate"] >= AIM_RESOLUTION,
-            ),
-            (f"its AURC within {AIM_AURC} of the calibrated softmax's", f"{number(gap)} apart", gap <= AIM_AURC),
-        ]
-    raw = {name: arms[name]["signals"]["softmax"]["ece"] for name in ("dist_brier", "sft_brier") if name in arms}
-    if raw:
-        best = min(raw.values(), key=lambda found: float(found["estimate"]))
-        said = "; ".join(f"{name} {interval(found)}" for name, found in raw.items())
-        rows.append((f"dist-brier or sft-brier: raw softmax ECE at most {AIM_RAW}", said, best["estimate"] <= AIM_RAW))
-    runs = [run for arm in arms.values() for run in arm["rules"].values()]
-    worst = max(run["after"]["softmax"]["estimate"] for run in runs)
-    lost = min(f["softmax"]["accuracy"]["difference"]["high"] for run in runs for f in run["fields"].values())
-    rows.append(
-        (
-            "rules: no violation when enforced, and no accuracy lost",
-            f"{number(worst)}; worst upper end {number(lost)}",
-            worst == 0 and lost >= 0,
-        )
-    )
-    lines = ["| aim | found | met |", "| --- | --- | --- |"]
-    return "\n".join([*lines, *(f"| {aim} | {found} | {'yes' if met else 'no'} |" for aim, found, met in rows)]) + "\n"
-
-
-def _shown(comparison: dict[str, Any]) -> bool:
+def shown(comparison: dict[str, Any]) -> bool:
     """Whether a difference is claimed: its interval is on one side of 0, and so are all seeds."""
     return bool(comparison["agree"] and comparison["low"] * comparison["high"] > 0)
 
 
-def _summary(folder: str) -> dict[str, Any]:
+def read_summary(folder: str) -> dict[str, Any]:
+    """What `ab_table.py` wrote."""
     found: dict[str, Any] = json.loads((ROOT / folder / "summary.json").read_text(encoding="utf-8"))
     return found
 
 
-def _arms(folder: str) -> dict[str, Any]:
-    found = _summary(folder)["arms"]
+def read_arms(folder: str) -> dict[str, Any]:
+    """The arms that were evaluated, in the order of the tables."""
+    found = read_summary(folder)["arms"]
     return {name: found[name] for name in ARMS if name in found}
 
 
-BLOCKS = (ab_arms, ab_full, ab_seeds, ab_comparisons, ab_primary, ab_rules, ab_fusion, ab_training, ab_aims)
+BLOCKS = (ab_arms, ab_full, ab_seeds, ab_comparisons, ab_primary, ab_rules, ab_fusion, ab_training)
