@@ -44,6 +44,7 @@ from rlcd_lite.decision_table import (
     signals,
 )
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.files import write_whole
 from rlcd_lite.resample import Interval, bootstrap, mean_interval, paired_bootstrap
 from rlcd_lite.selective import at_gates, augrc, aurc, clopper_pearson, e_aurc
 
@@ -161,9 +162,7 @@ def compare(first: Sequence[DecisionRow], second: Sequence[DecisionRow], *, resa
 
 def write_eval(path: Path, evaluation: Mapping[str, Any]) -> None:
     """Write ``eval.json``; it appears whole, and every number in it is finite or null."""
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(json.dumps(finite(evaluation), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    write_whole(path, json.dumps(finite(evaluation), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_eval(path: Path) -> dict[str, Any]:
