@@ -43,8 +43,8 @@ class Served:
         return host, int(port)
 
 
-def roomy_engine(tokenizer: PreTrainedTokenizerFast) -> DecisionEngine:
-    """An engine whose window holds 255 options, small enough to answer them in a second, asked as `rlcd-lite serve` asks."""
+def roomy_engine(tokenizer: PreTrainedTokenizerFast, window: int = 1 << 15) -> DecisionEngine:
+    """An engine whose ``window`` (in tokens) holds 255 options, small enough to answer them in a second, asked as `rlcd-lite serve` asks."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -54,7 +54,7 @@ def roomy_engine(tokenizer: PreTrainedTokenizerFast) -> DecisionEngine:
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=16,
-        max_position_embeddings=1 << 15,
+        max_position_embeddings=window,
         initializer_range=0.15,
     )
     return tiny_engine(tokenizer, layout="context-first", model=LlamaForCausalLM(config).eval())

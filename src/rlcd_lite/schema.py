@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -209,8 +210,8 @@ class Schema:
     def __post_init__(self) -> None:
         if not self.fields:
             raise UserError("the schema has no fields: give it at least one.")
-        names = [f.name for f in self.fields]
-        if (twice := first_duplicate(names)) is not None:
+        names = self._by_name
+        if (twice := first_duplicate(f.name for f in self.fields)) is not None:
             raise UserError(f"field {shorten(twice)} stands twice in the schema: names must differ.")
         for name in names:
             if name + CONFIDENCE_SUFFIX in names:
@@ -255,10 +256,13 @@ class Schema:
         """The arrays whose bounds exclude something."""
         return () if self.shape is None else tuple(a for a in shapes.arrays(self.shape) if a.bounded)
 
+    @cached_property
+    def _by_name(self) -> dict[str, Field]:
+        return {f.name: f for f in self.fields}
+
     def __getitem__(self, name: str) -> Field:
-        for f in self.fields:
-            if f.name == name:
-                return f
+        if isinstance(name, str) and name in self._by_name:
+            return self._by_name[name]
         raise UserError(
             f"the schema has no field {shorten(name)}: its fields are {', '.join(shorten(f.name, 30) for f in self.fields)}."
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rlcd_lite.decisions import Decision
 from rlcd_lite.serve.acting import Wanted
-from rlcd_lite.serve.wire import Share
+from rlcd_lite.serve.wire import MOST, Share
 from rlcd_lite.settings import SetMethod
 
 
@@ -25,6 +25,14 @@ class DecideRequest(BaseModel):
     sets: Share | None = Field(None, description="Also give sets that miss the right option for at most this share of texts.")
     set_method: SetMethod | None = None
     sets_per_option: bool = False
+
+    @field_validator("asked", mode="before")
+    @classmethod
+    def _one_of_a_few(cls, asked: Any) -> Any:
+        for key in ("fields", "rules"):
+            if isinstance(asked, dict) and isinstance(asked.get(key), list) and len(asked[key]) > MOST:
+                raise ValueError(f"the schema has {len(asked[key])} {key}: give at most {MOST}")
+        return asked
 
     def wanted(self) -> Wanted:
         return Wanted(self.max_risk, self.delta, self.sets, self.set_method, self.sets_per_option)

@@ -19,6 +19,8 @@ from rlcd_lite.settings import SetMethod
 
 ANSWER = "answer"  # the name of every question's field: what a client calls its questions never reaches the model
 
+MOST = 1000  # questions, fields or rules in one request
+
 Share = Annotated[float, Field(ge=1e-6, le=1 - 1e-6)]
 
 
@@ -29,8 +31,8 @@ def _text(value: Any) -> Any:
 
 
 def _one_of_a_few(value: Any) -> Any:
-    if isinstance(value, dict) and len(value) > 1000:  # before each of them is looked at
-        raise ValueError(f"these are {len(value)}: give at most 1000")
+    if isinstance(value, dict) and len(value) > MOST:  # before each of them is looked at
+        raise ValueError(f"these are {len(value)}: give at most {MOST}")
     return value
 
 
