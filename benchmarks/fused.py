@@ -46,7 +46,7 @@ class Case:
         names = [f"{NAMES[i % len(NAMES)]}_of_this_{i:02d}" for i in range(max(1, branches // 2))]
         schema = Schema(tuple(Field(name, "choice", tuple(map(Option, ("none", "low", "high", "all")))) for name in names))
         self.prompt = engine.prompt(schema)
-        frame = engine.encoder.frame()
+        frame = engine.encoder.frame
         (filler,) = engine.encoder.data([" ".join(WORDS * (prompt_tokens // 8))])
         trunk = (*frame.before, *filler[: prompt_tokens - len(frame.before) - len(frame.after)], *frame.after)
         self.tree = TokenTree()

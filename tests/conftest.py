@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from string import ascii_letters, ascii_uppercase
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -30,6 +31,9 @@ from rlcd_lite.contract import Contract
 from rlcd_lite.engine import DecisionEngine
 from rlcd_lite.models import LoadedModel
 from rlcd_lite.settings import Confidence, Grid, Layout
+
+if TYPE_CHECKING:
+    from served import Served
 
 # Qwen2's pre-tokenizer: a letter run may take the character before it, digits stand alone
 QWEN_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -160,6 +164,15 @@ def run_command(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> Comma
 @pytest.fixture(scope="session")
 def smollm2() -> DecisionEngine:
     return DecisionEngine.load("smollm2")
+
+
+@pytest.fixture(scope="session")
+def served(tokenizer: PreTrainedTokenizerFast) -> Iterator[Served]:
+    """A server of a tiny model."""
+    from served import roomy_engine, serving
+
+    with serving(roomy_engine(tokenizer)) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -578,10 +578,14 @@ def test_models_with_equal_fields_are_kept_apart(engine) -> None:
         assert isinstance(engine.schema_session(model).decide("x").instance(), model)
 
 
-def test_prompts_of_many_schemas_do_not_pile_up(engine) -> None:
-    for i in range(100):
-        engine.decide({"fields": [{"name": f"f{i}", "type": "bool"}]}, "x")
-    assert len(engine._prompts) <= 64
+def test_prompts_of_many_schemas_do_not_pile_up(engine, monkeypatch) -> None:
+    monkeypatch.setattr("rlcd_lite.engine.PROMPTS_KEPT", 8)
+    schemas = [Schema.of({"fields": [{"name": f"f{i}", "type": "bool"}]}) for i in range(20)]
+    used = engine.prompt(schemas[0])
+    for schema in schemas:
+        engine.prompt(schema)
+        assert engine.prompt(schemas[0]) is used  # the least recently used goes first
+    assert len(engine._prompts) == 8
 
 
 def test_the_trace_can_be_checked_by_plain_forwards(engine) -> None:

@@ -426,3 +426,24 @@ def test_what_is_nested_too_deeply_is_refused() -> None:
         source = {"properties": {"o": source}}
     with pytest.raises(UserError, match="nested too deeply"):
         Schema.of(source)
+
+
+@pytest.mark.parametrize(
+    ("definition", "words"),
+    [
+        (lambda i: {"properties": {key: {"$ref": f"#/$defs/d{i + 1}"} for key in "ab"}}, "too large"),
+        (lambda i: {"oneOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2}, "too large"),
+    ],
+)
+def test_references_that_double_at_every_level_have_a_bound(definition, words):
+    levels = {f"d{i}": definition(i) for i in range(60)} | {"d60": {"const": 1}}
+    with pytest.raises(UserError, match=words):
+        Schema.of({"properties": {"p": {"$ref": "#/$defs/d0"}}, "$defs": levels})
+
+
+def test_a_long_description_that_is_referred_to_often_has_a_bound():
+    schema = {"$defs": {"x": {"type": "boolean", "description": "a" * 100_000}}}
+    many = {f"p{i}": {"$ref": "#/$defs/x"} for i in range(50)}
+    assert len(Schema.of(schema | {"properties": dict(list(many.items())[:5])}).fields) == 5
+    with pytest.raises(UserError, match="too large"):
+        Schema.of(schema | {"properties": many})

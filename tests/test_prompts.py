@@ -96,7 +96,7 @@ def test_control_tokens_in_any_text_are_plain_characters(encoder, tokenizer, con
         clean, dirty = prompt_for(encoder, TRIAGE, layout), prompt_for(encoder, schema, layout)
         for prompt, text in ((clean, hostile), (dirty, hostile), (dirty, "plain")):
             tree = prompt.tree([prompt.encode(text)])
-            frame = encoder.frame()
+            frame = encoder.frame
             allowed = sum(token in control_ids for token in (*frame.before, *frame.after))
             for readout in tree.readouts:
                 assert sum(token in control_ids for token in tree.path(readout.segment)) == allowed
@@ -144,13 +144,13 @@ def test_a_slow_tokenizer_is_refused() -> None:
 
 
 def test_the_frame_is_the_chat_template(encoder, tokenizer) -> None:
-    frame = encoder.frame()
+    frame = encoder.frame
     assert tokenizer.decode(frame.before) == "<|im_start|>user\n"
     assert tokenizer.decode(frame.after) == "<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_without_a_template_the_frame_is_empty() -> None:
-    assert Encoder(character_tokenizer()).frame().before == ()
+    assert Encoder(character_tokenizer()).frame.before == ()
 
 
 @pytest.mark.parametrize("template", ["no message", "{{ messages[0]['content'] }}{{ messages[0]['content'] }}"])
@@ -158,7 +158,7 @@ def test_a_template_that_does_not_show_the_message_once_is_refused(template: str
     tokenizer = character_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(UserError, match="exactly once"):
-        Encoder(tokenizer).frame()
+        _ = Encoder(tokenizer).frame
 
 
 # ---- the tree ----

@@ -72,6 +72,7 @@ def _run(args: list[str]) -> None:
     from rlcd_lite.commands.merge import Merge
     from rlcd_lite.commands.prior import Prior
     from rlcd_lite.commands.report import Report
+    from rlcd_lite.commands.serve import Serve
     from rlcd_lite.commands.train import Train
 
     if args == ["--version"]:
@@ -89,6 +90,7 @@ def _run(args: list[str]) -> None:
             "report": Report,
             "merge": Merge,
             "prior": Prior,
+            "serve": Serve,
         },
         prog="rlcd-lite",
         description=_DESCRIPTION,

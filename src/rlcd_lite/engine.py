@@ -24,7 +24,7 @@ from rlcd_lite.calibration_file import Calibration, digest
 from rlcd_lite.candidates import confidence_labels, option_labels
 from rlcd_lite.contract import Contract, Prior, PriorKey, agree
 from rlcd_lite.decisions import Decision
-from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.errors import TooLong, UserError, shorten
 from rlcd_lite.folding import Orders, all_settled, field_scores, finals, tournaments
 from rlcd_lite.forward import Forward, Prefix
 from rlcd_lite.models import LoadedModel, load_model, weights_hash
@@ -56,7 +56,7 @@ from rlcd_lite.tokens import Encoder
 
 CPU_BUDGET = 512  # tokens of a packed row in `decide_many`: the fastest of 256, 512, 1024 and 2048 (docs/architecture.md)
 ACCELERATOR_BUDGET = 4096  # short rows leave an accelerator idle; chosen without a measurement
-PROMPTS_KEPT = 64
+PROMPTS_KEPT = 1024  # of 7 KB for 4 options to 150 KB for 255
 
 SchemaLike = Schema | Mapping[str, Any] | type[BaseModel]
 Trace = Callable[[dict[str, Any]], None]
@@ -94,7 +94,7 @@ class DecisionEngine:
         self.calibration, self.consistency = calibration, consistency
         self.encoder = Encoder(loaded.tokenizer)
         self.forward = Forward(loaded, self.encoder)
-        self._prompts: dict[tuple[Schema, Layout, int, int], Prompt] = {}
+        self._prompts: dict[tuple[Schema, Layout, int, int], Prompt] = {}  # the last used stands last
         self._content_free: WeakKeyDictionary[Prompt, list[Tensor]] = WeakKeyDictionary()
         labels = self.labels()
         for label, token in self.contract.labels.items():
@@ -142,12 +142,14 @@ class DecisionEngine:
     def prompt(self, schema: SchemaLike, layout: Layout | None = None, order: int = 0, count: int = 1) -> Prompt:
         """What the first pass asks about a schema, in one of ``count`` orders of the options; kept until many others were made."""
         key = (Schema.of(schema), layout or self.contract.layout, order, count)
-        if key not in self._prompts:
-            if len(self._prompts) >= PROMPTS_KEPT:
-                del self._prompts[next(iter(self._prompts))]
+        prompt = self._prompts.pop(key, None)
+        if prompt is None:
             asked = [q for field in key[0].fields for q in questions(field, self.contract, order, count)]
-            self._prompts[key] = Prompt(self.encoder, asked, replace(self.contract, layout=key[1]), self.forward.max_length)
-        return self._prompts[key]
+            prompt = Prompt(self.encoder, asked, replace(self.contract, layout=key[1]), self.forward.max_length)
+        self._prompts[key] = prompt
+        if len(self._prompts) > PROMPTS_KEPT:
+            del self._prompts[next(iter(self._prompts))]
+        return prompt
 
     def prompts(self, schema: SchemaLike, layout: Layout | None = None) -> list[Prompt]:
         """The prompts of all orders in which a schema's options are shown; a single one if no list is shown."""
@@ -238,7 +240,7 @@ class DecisionEngine:
         ``spread``: share the rows out among the processes of the run (`rlcd_lite.ranks`). Each of them must make the same calls
         with the same texts, each is given all scores, and the scores are those of one process, to the bit on equal machines.
         """
-        budget = budget or self._budget()
+        budget = budget or self.budget
         processes, own = (ranks.world(), ranks.rank()) if spread else (1, 0)
         for batches in ranks.rounds(self._batches(runs, budget), processes):
             answer = self._answer(batches[own], coverage, trace is not None) if own < len(batches) else None
@@ -253,7 +255,9 @@ class DecisionEngine:
                         trace(record)
                 yield from scores
 
-    def _budget(self) -> int:
+    @property
+    def budget(self) -> int:
+        """Tokens of a packed row that runs fast."""
         return CPU_BUDGET if self.forward.device.type == "cpu" else ACCELERATOR_BUDGET
 
     def _batches(self, runs: Iterable[tuple[SchemaLike, Iterable[str]]], budget: int) -> Iterator[_Batch]:
@@ -388,7 +392,7 @@ class DecisionEngine:
             asks = [(self.prompts(finals(asked[i][0], self.contract, answers[i]), layout), asked[i][1]) for i in twice]
             for i, (last, ids) in zip(twice, asks, strict=True):
                 if max(prompt.around for prompt in last) + len(ids) > self.forward.max_length:
-                    raise UserError(
+                    raise TooLong(
                         f"field {shorten(self._tournaments(asked[i][0])[0].name)} has a final that does not fit into the model's "
                         f"window: shorten the options' descriptions or the text."
                     )
@@ -462,7 +466,7 @@ class DecisionEngine:
         found: dict[PriorKey, list[Tensor]] = {}
         count = 0
         runs = ((schema, [text for _, text in run]) for schema, run in groupby(pairs, key=lambda pair: Schema.of(pair[0])))
-        for batch in self._batches(runs, budget or self._budget()):
+        for batch in self._batches(runs, budget or self.budget):
             if tournaments := self._tournaments(batch.session.schema):
                 raise UserError(f"field {shorten(tournaments[0].name)} has a tournament, which no prior can be measured for.")
             batch.session.run_shared()

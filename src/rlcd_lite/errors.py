@@ -13,6 +13,10 @@ class UserError(ValueError):
     """
 
 
+class TooLong(UserError):  # noqa: N818
+    """A text, or a schema by itself, that does not fit into the model's window."""
+
+
 def shorten(value: object, limit: int = 60) -> str:
     """``repr(value)``, cut in the middle when it is longer than ``limit``, for use inside an error sentence."""
     text = repr(value)

@@ -20,15 +20,34 @@ from rlcd_lite.tokens import Encoder
 VOCABULARY_ROWS = 128  # read-outs whose logits over the full vocabulary are held at once
 
 
+Layers = tuple[tuple[Tensor, Tensor], ...]  # per layer keys and values of P tokens: (1, heads, P, head width)
+
+
 @dataclass(frozen=True)
 class Prefix:
-    """Segments that were run and their keys and values: per layer two tensors of shape (1, heads, P, head width).
+    """Segments that were run and their keys and values.
 
     Nothing ever writes into them: each use copies them into a cache of its own. A prefix belongs to the weights that made it.
     """
 
     segments: tuple[Segment, ...]
-    layers: tuple[tuple[Tensor, Tensor], ...]
+    layers: Layers
+
+
+def cut(prefix: Prefix, at: int) -> Layers:
+    """Keys and values of one segment: copies, which do not hold the rest in memory."""
+    start = sum(len(segment.ids) for segment in prefix.segments[:at])
+    end = start + len(prefix.segments[at].ids)
+    return tuple((keys[:, :, start:end].clone(), values[:, :, start:end].clone()) for keys, values in prefix.layers)
+
+
+def join(segments: Sequence[Segment], parts: Sequence[Layers]) -> Prefix:
+    """Segments that were run, each with its own keys and values, as a prefix; parents are indices into ``segments``.
+
+    A segment may have been run in another row, behind the same path: its keys hold their positions, which are depths in the path.
+    """
+    layers = ((torch.cat([k for k, _ in layer], 2), torch.cat([v for _, v in layer], 2)) for layer in zip(*parts, strict=True))
+    return Prefix(tuple(segments), tuple(layers))
 
 
 class Forward:

@@ -29,6 +29,9 @@ TOP = {"$schema", "$id", "$defs", "definitions", "rules"}
 INTEGER = {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", *ANNOTATIONS}
 ARRAY = {"type", "items", "minItems", "maxItems", "uniqueItems", *ANNOTATIONS}
 
+UNFOLDED = 1 << 20  # characters and constants, about, that a schema may unfold to: references can double it at every level
+_PART = 500  # what a part counts for beside them
+
 TYPES: dict[str, Any] = {"string": str, "integer": int, "number": int | float, "boolean": bool, "null": type(None)}
 
 
@@ -75,6 +78,7 @@ class _Lowering:
         self.fields: list[dict[str, Any]] = []
         self.rules: list[Any] = []
         self.numbers: list[str] = []
+        self.unfolded = 0
 
     def native(self) -> dict[str, Any]:
         top, refs = self._resolve(self.root, _where(()), frozenset(), TOP)
@@ -161,6 +165,7 @@ class _Lowering:
     def _field(self, source: Json, path: Path, field: dict[str, Any]) -> dict[str, Any]:
         """A leaf: the node that names the field, which is kept."""
         name, description = ".".join(path), _describe(source, _where(path))
+        self._unfold(len(name) + len(description or ""))
         self.fields.append({"name": name} | field | ({} if description is None else {"description": description}))
         return {"field": name}
 
@@ -197,6 +202,7 @@ class _Lowering:
         members = []
         for item, said in constants:
             meaning = _join(_describe(source, where), said)
+            self._unfold(_PART + len(meaning or ""))
             member = f"{name} includes {item}"
             self.fields.append({"name": member, "type": "bool"} | ({} if meaning is None else {"description": meaning}))
             members.append([item, member])
@@ -207,6 +213,7 @@ class _Lowering:
         key = next((key for key in ("oneOf", "anyOf") if key in source), None)
         if key is None or "enum" in source or "const" in source:
             values = _values(source, where)
+            self._unfold(len(values or ()))
             return None if values is None else [(value, None) for value in values]
         if not isinstance(source[key], list) or not source[key]:
             raise UserError(f"{where} has {key} {shorten(source[key])}: it must be a list of schemas.")
@@ -225,6 +232,7 @@ class _Lowering:
         """A schema in place of the ``$ref`` to it, with the annotations beside it; ``beside``: what else may stand there."""
         if not isinstance(source, Mapping):
             raise UserError(f"{where} is {shorten(source)}: it must be a JSON Schema object.")
+        self._unfold(_PART)
         found = dict(source)
         while "$ref" in found:
             check_keys(found, {"$ref", *ANNOTATIONS, *beside}, where)
@@ -241,10 +249,16 @@ class _Lowering:
             found = dict(known[name]) | _annotations(found)
         return found, refs
 
+    def _unfold(self, size: int) -> None:
+        self.unfolded += size
+        if self.unfolded > UNFOLDED:
+            raise UserError("the JSON Schema is too large with all that it refers to: decide fewer properties at once.")
+
     # ---- rules ----
 
     def _conditional(self, source: Json, nodes: Json, where: str) -> None:
         """Keep the rules of an object with these ``nodes``, or of a part of its ``allOf``."""
+        self._unfold(_PART)
 
         def conditions(key: str) -> dict[str, Any]:
             return _conditions(source[key], nodes, f'the "{key}" of {where}')
@@ -358,6 +372,8 @@ def _values(source: Any, where: str) -> list[Any] | None:
     values = source["enum"] if key == "enum" else [source.get("const")]
     if not isinstance(values, list):
         raise UserError(f"{where} has the enum {shorten(values)}: use a list of strings or of integers.")
+    if len(values) > 256:
+        raise UserError(f"{where} has an enum of {len(values)} values: a field has 255 options at most, and null.")
     _check_type(source, values, where)
     return values
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from rlcd_lite import trie
 from rlcd_lite.candidates import Candidates, confidence_labels, option_labels
 from rlcd_lite.contract import Contract
-from rlcd_lite.errors import UserError, check_text, shorten
+from rlcd_lite.errors import TooLong, UserError, check_text, shorten
 from rlcd_lite.packing import ROOT, TokenTree
 from rlcd_lite.questions import Question
 from rlcd_lite.rewards import confidence_grid
@@ -112,7 +112,7 @@ class Prompt:
         self.contract, self.max_length = contract, max_length
         self.conditioned = contract.confidence == "conditioned"
         self._encoder = encoder
-        frame = encoder.frame()
+        frame = encoder.frame
         grids = [confidence_grid(contract.grid, len(q.field.options)) for q in questions]
         stated = [_stated(encoder, q.field.name, len(grid), self.conditioned) for q, grid in zip(questions, grids, strict=True)]
         choices = [self._choice(question) for question in questions]
@@ -137,7 +137,7 @@ class Prompt:
         longest = max(branch.longest for branch in self.branches)
         self.around = len(self._root) + len(self._behind) + len(self.lead) + longest  # the longest path without the text
         if self.around >= max_length:
-            raise UserError(
+            raise TooLong(
                 f"the schema alone takes {self.around} of the {max_length} tokens of the model's window: "
                 f"use fewer fields, options or descriptions."
             )
@@ -217,7 +217,7 @@ class Prompt:
         check_text(context, "the text")
         (ids,) = self._encoder.data([context])
         if (total := self.around + len(ids)) > self.max_length:
-            raise UserError(
+            raise TooLong(
                 f"the text has {len(ids)} tokens, with the schema {total}, and the model's window is {self.max_length}: "
                 f"shorten the text to {self.max_length - self.around} tokens or split it."
             )

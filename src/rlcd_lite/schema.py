@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -165,7 +166,9 @@ class Field:
         elif self.hierarchy:
             ends = list(accumulate(group.size for group in self.hierarchy))
             out["hierarchy"] = {g.name: written[end - g.size : end] for g, end in zip(self.hierarchy, ends, strict=True)}
-        elif self.type != "bool":
+        elif self.type == "bool":
+            out |= {o.text: o.description for o in self.options[:2] if o.description is not None}
+        else:
             out["options"] = written[: len(written) - self.fixed]
         if self.none_of_the_above:
             out["none_of_the_above"] = True
@@ -208,8 +211,8 @@ class Schema:
     def __post_init__(self) -> None:
         if not self.fields:
             raise UserError("the schema has no fields: give it at least one.")
-        names = [f.name for f in self.fields]
-        if (twice := first_duplicate(names)) is not None:
+        names = self._by_name
+        if (twice := first_duplicate(f.name for f in self.fields)) is not None:
             raise UserError(f"field {shorten(twice)} stands twice in the schema: names must differ.")
         for name in names:
             if name + CONFIDENCE_SUFFIX in names:
@@ -254,10 +257,13 @@ class Schema:
         """The arrays whose bounds exclude something."""
         return () if self.shape is None else tuple(a for a in shapes.arrays(self.shape) if a.bounded)
 
+    @cached_property
+    def _by_name(self) -> dict[str, Field]:
+        return {f.name: f for f in self.fields}
+
     def __getitem__(self, name: str) -> Field:
-        for f in self.fields:
-            if f.name == name:
-                return f
+        if isinstance(name, str) and name in self._by_name:
+            return self._by_name[name]
         raise UserError(
             f"the schema has no field {shorten(name)}: its fields are {', '.join(shorten(f.name, 30) for f in self.fields)}."
         )
@@ -301,7 +307,7 @@ class Schema:
     def from_json(cls, text: str, where: str = "the schema") -> Schema:
         """A schema from JSON text; ``where`` names its source in errors."""
         try:
-            source = json.loads(text, object_pairs_hook=_unique_keys)
+            source = json.loads(text, object_pairs_hook=unique_keys)
         except json.JSONDecodeError as error:
             raise UserError(
                 f"{where} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}): mend it."
@@ -394,8 +400,8 @@ def _field(source: Any, position: int) -> Field:
         if none:
             options += (Option(NONE_OF_THE_ABOVE, "no other option fits"),)
     elif kind == "bool":
-        check_keys(source, common, where)
-        options = (Option(True), Option(False))
+        check_keys(source, common | {"true", "false"}, where)
+        options = (Option(True, source.get("true")), Option(False, source.get("false")))
     elif kind == "int":
         check_keys(source, common | {"minimum", "maximum"}, where)
         options = _integers(source.get("minimum"), source.get("maximum"), where)
@@ -447,7 +453,8 @@ def _integers(low: Any, high: Any, where: str) -> tuple[Option, ...]:
 # ---- small checks ----
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object from its keys and values (an ``object_pairs_hook``); `UserError` for a key that stands twice."""
     if (twice := first_duplicate(key for key, _ in pairs)) is not None:
         raise UserError(f"the key {shorten(twice)} stands twice in one JSON object: names must differ.")
     return dict(pairs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
@@ -45,6 +46,7 @@ class Encoder:
             )
         return encoded
 
+    @cached_property  # asked for by every prompt
     def frame(self) -> ChatFrame:
         """The chat template around one user message; without a template, what the tokenizer puts before any text."""
         if not self.tokenizer.chat_template:
