@@ -44,7 +44,7 @@ class Served:
 
 
 def roomy_engine(tokenizer: PreTrainedTokenizerFast, window: int = 1 << 15) -> DecisionEngine:
-    """An engine whose ``window`` (in tokens) holds 255 options, small enough to answer them in a second, asked as `rlcd-lite serve` asks."""
+    """An engine asked as `rlcd-lite serve` asks, whose window (in tokens) holds 255 options, which it answers in a second."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
