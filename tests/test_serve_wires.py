@@ -169,7 +169,7 @@ def test_unknown_fields_are_ignored() -> None:
 def test_a_name_that_no_schema_takes_is_refused_with_the_reason() -> None:
     with pytest.raises(UserError, match="question 'team': it has the blank option ' '"):
         systemone.ask(request({"team": CHOICE | {"criteria": {" ": None, "b": None}}}))
-    with pytest.raises(UserError, match="delta is about max_risk"):
+    with pytest.raises(UserError, match="x_delta is about x_max_risk"):
         request({"q": NOUL}, x_delta=0.1).wanted()
 
 

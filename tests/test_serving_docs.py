@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ LINES = [block for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the end of a program closes its clients
 @pytest.mark.parametrize("program", PROGRAMS, ids=["typesafe", "openai", "pydantic-ai"])
 def test_the_clients(served: Served, program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(program.replace(ADDRESS, served.url), "docs/serving.md", "exec", dont_inherit=True), {"__name__": "example"})
+    code = compile(program.replace(ADDRESS, served.url), "docs/serving.md", "exec", dont_inherit=True)
+    with ThreadPoolExecutor(1) as thread:  # an event loop that is left open ends with its thread, not with a later test
+        thread.submit(exec, code, {"__name__": "example"}).result()
     assert re.search("billing|infra|auth", capsys.readouterr().out)
     gc.collect()
 

@@ -17,6 +17,7 @@ _DELTA = 0.1
 @dataclass(frozen=True)
 class Wanted:
     """``max_risk``, ``delta``, ``sets``, ``method``, ``per_option``: as in `promises.promise`; None: not asked for.
+    ``prefix``: of these names on the wire, for errors.
 
     Raises `UserError` for one that says nothing without another.
     """
@@ -26,6 +27,7 @@ class Wanted:
     sets: float | None = None
     method: SetMethod | None = None
     per_option: bool = False
+    prefix: str = ""
 
     def __post_init__(self) -> None:
         for name, given, about, value in (
@@ -34,7 +36,7 @@ class Wanted:
             ("sets_per_option", self.per_option, "sets", self.sets),
         ):
             if given and value is None:
-                raise UserError(f"{name} is about {about}: give that too, or leave it out.")
+                raise UserError(f"{self.prefix}{name} is about {self.prefix}{about}: give that too, or leave it out.")
 
     def __bool__(self) -> bool:
         return self.max_risk is not None or self.sets is not None
@@ -48,7 +50,9 @@ def kept(decision: Decision, calibration: Calibration | None, wanted: Wanted) ->
     if not wanted:
         return decision, {}
     if calibration is None:
-        asked = " and ".join(name for name, value in (("max_risk", wanted.max_risk), ("sets", wanted.sets)) if value is not None)
+        asked = " and ".join(
+            wanted.prefix + name for name, value in (("max_risk", wanted.max_risk), ("sets", wanted.sets)) if value is not None
+        )
         raise UserError(
             f"{asked} can't be promised, because no calibration was fitted for this schema: fit one with rlcd-lite calibrate and "
             f"give it to rlcd-lite serve."

@@ -50,7 +50,7 @@ class Wants(BaseModel):
     x_sets_per_option: bool = False
 
     def wanted(self) -> Wanted:
-        return Wanted(self.x_max_risk, self.x_delta, self.x_sets, self.x_set_method, self.x_sets_per_option)
+        return Wanted(self.x_max_risk, self.x_delta, self.x_sets, self.x_set_method, self.x_sets_per_option, "x_")
 
 
 class Extended(BaseModel):
