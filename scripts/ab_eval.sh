@@ -4,14 +4,15 @@
 #   scripts/ab_eval.sh DATASET STEPS N      e.g. scripts/ab_eval.sh synthetic 60 300
 #
 # N is the number of test examples. For every seed S everything lands in runs/ab-DATASET-S/ (tables, eval.json, report) and
-# runs/ab-DATASET-ARM-S/. The warm start is a supervised run by configs/warm_up.yaml, and every arm of a seed goes on from its adapter
+# runs/ab-DATASET-ARM-S/. The warm start is a supervised run, and every arm of a seed goes on from its adapter
 # with the same tickets in the same order, so that arms differ in nothing but their objective.
 # Settings from outside:
 #
 #   ARMS   arms, with spaces between them: base, or the name of a file of configs/ without its ending
 #   SEEDS  seeds, with spaces between them (default: 0)
 #   MODEL  the model (default: that of rlcd-lite)
-#   WARM   steps of the warm start (default: 200); 0 leaves it out
+#   WARM   steps of the warm start (default: those of its config); 0 leaves it out
+#   START  the warm start's config (default: configs/warm_up.yaml)
 #   TRAIN  further flags of `rlcd-lite train` for every arm, such as "--precision bf16"
 #   EVAL   further flags of `rlcd-lite eval`, such as "--calibration-n 300"
 #
@@ -49,11 +50,11 @@ done
 
 for seed in "${seeds[@]}"; do
   start=()
-  if [ "${WARM:-200}" != 0 ] && [ "${arms[*]}" != base ]; then
-    train_arm "ab-$set-warm_up-$seed" --config configs/warm_up.yaml --steps "${WARM:-200}" --seed "$seed"
+  if [ "${WARM:-}" != 0 ] && [ "${arms[*]}" != base ]; then
+    train_arm "ab-$set-warm_up-$seed" --config "${START:-configs/warm_up.yaml}" ${WARM:+--steps "$WARM"} --seed "$seed"
     start=(--adapter "runs/ab-$set-warm_up-$seed/adapter")
   fi
-  evaluated=()
+  evaluated=(${start[@]+"runs/ab-$set-warm_up-$seed"})
   for arm in "${arms[@]}"; do
     if [ "$arm" = base ]; then
       evaluated+=(base)

@@ -15,6 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import ab_blocks
+import ab_verdicts
+
 from rlcd_lite.datasets import sets_table
 from rlcd_lite.decision_table import SIGNALS
 from rlcd_lite.report import interval, number
@@ -323,7 +326,7 @@ def _acting() -> list[tuple[str, Any]]:
     return list(json.loads((ROOT / "results/acting/summary.json").read_text(encoding="utf-8")).items())
 
 
-BLOCKS = {
+BLOCKS = {block.__name__: block for block in ab_blocks.BLOCKS + ab_verdicts.BLOCKS} | {
     "acting_calibrators": acting_calibrators,
     "acting_differences": acting_differences,
     "acting_risks": acting_risks,

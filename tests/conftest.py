@@ -63,7 +63,7 @@ TEXTS = [
 
 @pytest.fixture(scope="session", autouse=True)
 def _two_threads() -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
 
 
 @pytest.fixture(scope="session")

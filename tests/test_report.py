@@ -490,13 +490,14 @@ def test_ab_eval_trains_each_arm_by_its_config(fake_uv: dict[str, str]) -> None:
     lines = run.stdout.splitlines()
     for seed, (warm, *train, evaluate, report) in zip((0, 7), (lines[:5], lines[5:]), strict=True):
         rest = f"--dataset no-such-set --run-name ab-no-such-set-{{}}-{seed} --precision bf16"
-        flags = f"--config configs/warm_up.yaml --steps 200 --seed {seed}"
+        flags = f"--config configs/warm_up.yaml --seed {seed}"
         assert warm == f"run --all-extras rlcd-lite train {flags} {rest.format('warm_up')}"
         start = f"--seed {100 + seed} --adapter runs/ab-no-such-set-warm_up-{seed}/adapter"
         for arm, line in zip(arms, train, strict=True):
             flags = f"--config configs/{arm}.yaml --steps 200 {start}"
             assert line == f"run --all-extras rlcd-lite train {flags} {rest.format(arm)}"
-        assert f"--arms base,runs/ab-no-such-set-grpo_rlcr-{seed},runs/ab-no-such-set-sft_ce-{seed} --datasets" in evaluate
+        evaluated = [f"runs/ab-no-such-set-warm_up-{seed}", "base", *(f"runs/ab-no-such-set-{arm}-{seed}" for arm in arms)]
+        assert f"--arms {','.join(evaluated)} --datasets" in evaluate
         assert evaluate.endswith(f"--output runs/ab-no-such-set-{seed} --calibration-n 50")
         assert report.endswith(f"report runs/ab-no-such-set-{seed}")
 

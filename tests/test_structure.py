@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "rlcd_lite"
 # top to bottom: a part imports only from parts above it
 ORDER = [
     "errors",
+    "files",
     "settings",
     "ranks",
     "launch",
@@ -52,6 +53,7 @@ ORDER = [
     "decision_table",
     "fitting",
     "comparison",
+    "replicates",
     "calibration_file",
     "promises",
     "scope",

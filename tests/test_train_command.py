@@ -201,7 +201,7 @@ def test_a_tracker_writes_into_the_run(cli: Run, tmp_path: Path) -> None:
 
 def test_every_config_can_be_run() -> None:
     found = sorted((ROOT / "configs").glob("*.yaml"))
-    assert len(found) == 12
+    assert len(found) == 13
     for path in found:
         args = with_config(["--config", str(path)], Train)
         assert "--steps" in args

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rlcd_lite.calibrators import Ensemble, Frozen, Identity, Temperature
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.files import write_whole
 from rlcd_lite.fitting import FieldCalibration
 from rlcd_lite.schema import Field as SchemaField
 from rlcd_lite.schema import Schema
@@ -154,9 +155,7 @@ def tied(schema: Schema) -> str:
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
     """Write the file; it appears whole."""
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(json.dumps(calibration.model_dump(), ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    write_whole(path, json.dumps(calibration.model_dump(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
 
 
 def read_calibration(path: Path) -> Calibration:

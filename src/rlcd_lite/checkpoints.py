@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +20,9 @@ from torch import Tensor
 
 from rlcd_lite.contract import Contract, read_contract
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.files import write_folder, write_whole
 
 KEPT = 2
-
-
-def write_whole(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Make ``folder`` from what ``fill`` writes into an empty one; it takes the name, and an earlier one's place, when it is whole.
-
-    If filling fails (a full disk, say), the earlier folder is untouched.
-    """
-    scratch = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        scratch.mkdir(parents=True)
-        fill(scratch)
-        if folder.exists():
-            old = folder.with_name(f".{folder.name}.old")
-            folder.rename(old)
-            scratch.rename(folder)
-            shutil.rmtree(old)
-        else:
-            scratch.rename(folder)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
 
 
 def save_adapter(folder: Path, model: Any, contract: Contract) -> None:
@@ -54,7 +33,7 @@ def save_adapter(folder: Path, model: Any, contract: Contract) -> None:
         (scratch / "README.md").unlink(missing_ok=True)  # PEFT's form for a model card, with nothing filled in
         contract.write(scratch)
 
-    write_whole(folder, fill)
+    write_folder(folder, fill)
 
 
 def save_checkpoint(
@@ -70,7 +49,7 @@ def save_checkpoint(
         (scratch / "state.json").write_text(json.dumps({"step": step, **state}, indent=1) + "\n", encoding="utf-8")
 
     folder = runs / "checkpoints"
-    write_whole(folder / f"step-{step:06d}", fill)
+    write_folder(folder / f"step-{step:06d}", fill)
     for old in checkpoints(runs)[:-KEPT]:
         shutil.rmtree(old)
 
@@ -135,9 +114,7 @@ class Log:
                     break
                 if row["step"] <= step:
                     self.rows.append(row)
-        scratch = path.with_name(path.name + ".part")
-        scratch.write_text("".join(map(_line, self.rows)), encoding="utf-8")
-        scratch.replace(path)
+        write_whole(path, "".join(map(_line, self.rows)))
 
     def append(self, row: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

@@ -22,6 +22,7 @@ from scipy.special import expit, softmax
 from rlcd_lite.calibration import Floats, Ints, top_log_odds
 from rlcd_lite.calibrators import ABSENT, Temperature, fit_temperature
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.files import write_whole
 
 CALIBRATION, TEST = "calibration", "test"
 SIGNALS = ("softmax", "stated", "stated_mean", "softmax_ts")
@@ -82,10 +83,10 @@ def write_table(path: Path, rows: Sequence[DecisionRow]) -> None:
     for i, row in enumerate(rows):
         cells = [json.dumps(value) if isinstance(value, tuple) else value for value in asdict(row).values()]
         out.writerow([*cells, row.choice, int(found.correct[i]), *(float(found.confidence[name][i]) for name in SIGNALS)])
-    scratch = path.with_name(path.name + ".part")
-    with scratch.open("wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as file:
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", fileobj=packed, mode="wb", mtime=0) as file:
         file.write(text.getvalue().encode())
-    scratch.replace(path)
+    write_whole(path, packed.getvalue())
 
 
 def read_table(path: Path) -> list[DecisionRow]:

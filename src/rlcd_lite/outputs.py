@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import IO, Any
 
 from rlcd_lite.decisions import Decision
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.files import check_writable, write_whole
 from rlcd_lite.rows import SUFFIXES
 from rlcd_lite.schema import Schema
 
@@ -90,11 +90,8 @@ class DecisionWriter:
         return complete
 
     def _save_run(self, complete: bool) -> None:
-        scratch = self._record_path.with_name(self._record_path.name + ".tmp")
-        scratch.write_text(
-            json.dumps({"run": self._run, "complete": complete}, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
-        )
-        scratch.replace(self._record_path)
+        record = {"run": self._run, "complete": complete}
+        write_whole(self._record_path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
 
     def _written(self) -> tuple[int, int]:
         """Bytes up to the end of the last whole record, and that record's input line; a cut tail is left out."""
@@ -128,16 +125,6 @@ class DecisionWriter:
         except csv.Error:
             pass
         return whole, line
-
-
-def check_writable(path: Path, what: str) -> None:
-    """`UserError` unless a file can be written at ``path``; asked before any work is done for it."""
-    if not path.parent.is_dir():
-        raise UserError(f"the folder of {what} {str(path)!r} does not exist: create it.")
-    if path.is_dir():
-        raise UserError(f"{what} {str(path)!r} is a folder: name a file.")
-    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise UserError(f"{what} {str(path)!r} can't be written: check its permissions or choose another place.")
 
 
 def decision_record(line: int, row_id: Any, decision: Decision) -> Record:

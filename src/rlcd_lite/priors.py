@@ -15,6 +15,7 @@ from typing import Any
 
 from rlcd_lite.contract import Contract, Prior
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.files import write_whole
 from rlcd_lite.settings import PriorKind
 
 CONTENT_FREE = "N/A"  # Zhao et al. (2021); the text that says nothing
@@ -31,9 +32,7 @@ def default_kind(contract: Contract, verbatim: bool) -> PriorKind:
 def write_prior(path: Path, prior: Prior, made_by: Mapping[str, Any]) -> None:
     """Keep a prior and what made it: the model, its adapter and how it was asked."""
     document = {"version": _VERSION, "made_by": dict(made_by), "prior": prior.to_dict()}
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    write_whole(path, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
 
 def read_prior(path: Path, made_by: Mapping[str, Any]) -> Prior:

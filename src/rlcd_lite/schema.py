@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from rlcd_lite import shape as shapes
 from rlcd_lite.errors import UserError, check_keys, check_text, first_duplicate, shorten
+from rlcd_lite.files import read_text
 from rlcd_lite.json_schema import lower, lower_model
 from rlcd_lite.settings import Scoring, check_choice
 from rlcd_lite.shape import Array, Object
@@ -322,18 +323,6 @@ class Schema:
     @classmethod
     def from_file(cls, path: Path) -> Schema:
         return cls.from_json(read_text(path, "schema file"), f"schema file {str(path)!r}")
-
-
-def read_text(path: Path, what: str) -> str:
-    """A text file in UTF-8 (a byte-order mark is dropped); `UserError` if it can't be read as one."""
-    try:
-        return path.read_bytes().decode("utf-8-sig")  # line ends stay as they are: they are part of the text
-    except FileNotFoundError:
-        raise UserError(f"{what} {str(path)!r} does not exist: check the path.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{what} {str(path)!r} is not UTF-8 (byte {error.start}): convert it, for instance with iconv.") from None
-    except OSError as error:
-        raise UserError(f"{what} {str(path)!r} can't be read ({error.strerror}): check the path.") from None
 
 
 # ---- {"fields": [...]} ----

@@ -44,6 +44,7 @@ from rlcd_lite.decision_table import (
     signals,
 )
 from rlcd_lite.errors import UserError, shorten
+from rlcd_lite.files import write_whole
 from rlcd_lite.resample import Interval, bootstrap, mean_interval, paired_bootstrap
 from rlcd_lite.selective import at_gates, augrc, aurc, clopper_pearson, e_aurc
 
@@ -161,9 +162,7 @@ def compare(first: Sequence[DecisionRow], second: Sequence[DecisionRow], *, resa
 
 def write_eval(path: Path, evaluation: Mapping[str, Any]) -> None:
     """Write ``eval.json``; it appears whole, and every number in it is finite or null."""
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(json.dumps(_finite(evaluation), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    write_whole(path, json.dumps(finite(evaluation), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_eval(path: Path) -> dict[str, Any]:
@@ -227,11 +226,12 @@ def _interval(interval: Interval) -> dict[str, Any]:
     return asdict(interval)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value with null for every number that JSON has none for."""
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

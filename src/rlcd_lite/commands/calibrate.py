@@ -14,7 +14,7 @@ from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.datasets import Dataset, Example, load
 from rlcd_lite.errors import UserError
-from rlcd_lite.outputs import check_writable
+from rlcd_lite.files import check_writable
 from rlcd_lite.schema import Schema
 from rlcd_lite.settings import Consistency
 

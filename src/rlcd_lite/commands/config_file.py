@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import yaml
 
 from rlcd_lite.errors import UserError, shorten
-from rlcd_lite.schema import read_text
+from rlcd_lite.files import read_text
 from rlcd_lite.settings import check_choice
 
 

@@ -23,10 +23,11 @@ from rlcd_lite.commands.model_flags import AskFlags, ModelFlags
 from rlcd_lite.commands.progress import progress
 from rlcd_lite.decisions import Decision
 from rlcd_lite.errors import UserError, check_text, shorten
-from rlcd_lite.outputs import DecisionWriter, check_writable, decision_record
+from rlcd_lite.files import check_writable, read_text
+from rlcd_lite.outputs import DecisionWriter, decision_record
 from rlcd_lite.priors import CONTEXTS
 from rlcd_lite.rows import Row, inspect, read_rows
-from rlcd_lite.schema import Schema, read_text
+from rlcd_lite.schema import Schema
 
 if TYPE_CHECKING:
     from rlcd_lite.engine import DecisionEngine, Trace

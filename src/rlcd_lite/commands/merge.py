@@ -41,8 +41,8 @@ class Merge:
         flags = ModelFlags(self.model or _base_of(folder), adapter=folder, device="cpu", dtype="float32")
         engine = flags.load()
 
-        from rlcd_lite.checkpoints import write_whole
         from rlcd_lite.engine import DecisionEngine
+        from rlcd_lite.files import write_folder
         from rlcd_lite.models import LoadedModel
 
         before = _probe(engine)
@@ -63,7 +63,7 @@ class Merge:
             replace(engine.contract, labels=engine.labels()).write(scratch)
 
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.out, fill)
+        write_folder(self.out, fill)
         print(f"{self.out}: label logits differ by {difference:.1g} at most from base and adapter.", file=sys.stderr)
 
 

@@ -15,7 +15,7 @@ from rlcd_lite.commands.infer import GoodRows
 from rlcd_lite.commands.model_flags import ModelFlags
 from rlcd_lite.datasets import load
 from rlcd_lite.errors import UserError
-from rlcd_lite.outputs import check_writable
+from rlcd_lite.files import check_writable
 from rlcd_lite.priors import CONTEXTS, write_prior
 from rlcd_lite.rows import SUFFIXES, inspect
 from rlcd_lite.schema import Schema
