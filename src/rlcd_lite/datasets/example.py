@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rlcd_lite.schema import Schema, Value
@@ -30,7 +30,7 @@ class Example:
     schema: Schema
     labels: dict[str, Value]
     posterior: dict[str, tuple[float, ...]] | None = None
-    group: str = ""
+    group: str = field(default="", compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """``{"id", "context", "labels": {field: option}, "posterior": {field: {option: p}}}``, the last where it is known."""
