@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import openai
 import pytest
-import zstandard
 from jevcompat import runner
 from jevcompat.spec import REQUIREMENTS
 from pydantic import BaseModel, Field
@@ -24,7 +23,6 @@ from pydantic_ai.providers.system_one import SystemOneProvider
 from pydantic_ai.providers.typesafe import TypeSafeProvider
 from transformers import PreTrainedTokenizerFast
 from typesafe_sdk import AsyncTypeSafeClient, Choice, Noul, RetryPolicy, Score, TypeSafeClient
-from typesafe_sdk._core import compression
 from typesafe_sdk._core.errors import (
     TypeSafeAPIError,
     TypeSafeAuthenticationError,
@@ -45,14 +43,6 @@ QUESTIONS = {
     "team": Choice(instructions=["Route it.", "One team."], criteria={"Billing": "money", "환불": None, "🙂": {"a": 1}}),
     "anger": Score(instructions="How angry?", criteria=["Calm", {"label": "Angry"}, "Furious"]),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _zstd() -> Iterator[None]:
-    """The SDK's own library for zstd is part of Python 3.14 and a package before that: here another one takes its place."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(compression.COMPRESSORS, "zstd", zstandard.compress)
-        yield
 
 
 def check_answers(response: Any) -> None:
