@@ -16,6 +16,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -77,6 +78,8 @@ def serving(model: str) -> Iterator[Server]:
         try:
             for line in process.stderr:
                 if found := re.search(r"answers on (\S+)", line):
+                    drain = threading.Thread(target=process.stderr.read, daemon=True)  # its log: a full pipe would hold it up
+                    drain.start()
                     yield Server(found[1], psutil.Process(process.pid))
                     break
             else:
