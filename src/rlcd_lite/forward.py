@@ -35,10 +35,13 @@ class Prefix:
 
 
 def cut(prefix: Prefix, at: int) -> Layers:
-    """Keys and values of one segment: copies, which do not hold the rest in memory."""
+    """Keys and values of one segment: a copy, which does not hold the rest in memory, in one piece: thousands of small ones would
+    leave gaps where they are given up."""
     start = sum(len(segment.ids) for segment in prefix.segments[:at])
     end = start + len(prefix.segments[at].ids)
-    return tuple((keys[:, :, start:end].clone(), values[:, :, start:end].clone()) for keys, values in prefix.layers)
+    parts = [part[:, :, start:end] for layer in prefix.layers for part in layer]
+    states = torch.stack(parts)  # (2 layers, 1, heads, length, width)
+    return tuple(zip(states[0::2], states[1::2], strict=True))
 
 
 def join(segments: Sequence[Segment], parts: Sequence[Layers]) -> Prefix:
