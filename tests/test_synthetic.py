@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,14 @@ def test_streams_are_disjoint_deterministic_and_open_at_any_point() -> None:
 def test_tickets_are_the_same_everywhere() -> None:
     """Pinned: another Python or platform that draws other tickets must not go unnoticed."""
     assert data_hash(load("synthetic", "train", 50)) == "c21b3f1903cf84c3"
+
+
+def test_every_digit_of_a_posterior_is_the_same_on_every_processor() -> None:
+    """The correctly rounded sum of products, whatever kernel BLAS takes for the processor (its last digit once failed CI)."""
+    for (_, severity), fact in itertools.product(synthetic.strata("severity"), synthetic.FACTS):
+        exact = sum(Fraction(p) * Fraction(q) for p, q in zip(severity.posterior.tolist(), synthetic.HUMAN[fact], strict=True))
+        human = synthetic.marginals(severity, synthetic.strata("team")[0][1], fact)["needs_human"][0]
+        assert human == float(exact)
 
 
 def test_joint_of_a_foreign_id() -> None:

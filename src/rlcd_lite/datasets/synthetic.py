@@ -22,6 +22,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -117,9 +118,11 @@ def joint_posterior(severity: Evidence, team: Evidence, fact: str) -> Array:
 
 
 def marginals(severity: Evidence, team: Evidence, fact: str) -> dict[str, tuple[float, ...]]:
-    human = float(severity.posterior @ np.array(HUMAN[fact]))
+    p = tuple(map(float, severity.posterior))
+    # in fractions, rounded once: a product of BLAS rounds otherwise on other processors, and `data_hash` knows every digit
+    human = float(sum(Fraction(a) * Fraction(b) for a, b in zip(p, HUMAN[fact], strict=True)))
     return {
-        "severity": tuple(map(float, severity.posterior)),
+        "severity": p,
         "team": tuple(map(float, team.posterior)),
         "needs_human": (human, 1 - human),
     }
