@@ -10,18 +10,16 @@ if [ $# -ne 2 ]; then
   exit 2
 fi
 dataset=$1 folder=$2
-for seed in runs/ab-"$dataset"-[0-9]*; do
-  to="$folder/seed-${seed##*-}"
-  mkdir -p "$to/decisions"
-  cp "$seed/eval.json" "$to/"
-  cp "$seed"/decisions/* "$to/decisions/"
-done
-for run in runs/ab-"$dataset"-*_*-[0-9]*; do
-  name=${run#runs/ab-"$dataset"-}
-  mkdir -p "$folder/runs/$name"
-  cp "$run/config.json" "$folder/runs/$name/"
-  [ ! -f "$run/evals.jsonl" ] || cp "$run/evals.jsonl" "$folder/runs/$name/"
-  gzip -n -c "$run/metrics.jsonl" >"$folder/runs/$name/metrics.jsonl.gz"
+for run in runs/ab-"$dataset"-*; do
+  [ -f "$run/eval/eval.json" ] || continue
+  to="$folder/runs/${run#runs/ab-"$dataset"-}"
+  mkdir -p "$to/eval/decisions"
+  cp "$run/eval/eval.json" "$to/eval/"
+  cp "$run"/eval/decisions/* "$to/eval/decisions/"
+  [ -f "$run/config.json" ] || continue  # the base was not trained
+  cp "$run/config.json" "$to/"
+  [ ! -f "$run/evals.jsonl" ] || cp "$run/evals.jsonl" "$to/"
+  gzip -n -c "$run/metrics.jsonl" >"$to/metrics.jsonl.gz"
 done
 uv run --all-extras python scripts/ab_table.py "$folder"
 uv run --all-extras python scripts/ab_figures.py "$folder"

@@ -2,13 +2,12 @@
 
     uv run --all-extras python scripts/ab_table.py results/ab-synthetic
 
-FOLDER has one folder a seed, ``seed-0`` and so on, with the ``eval.json`` and the ``decisions`` that `rlcd-lite eval` wrote there
-(an arm's table is named by its run, ``runs_ab-SET-ARM-SEED--SET.csv.gz``), and ``runs/ARM-SEED`` with the records of training.
+FOLDER has the records of each run in ``runs/ARM-SEED``, and in ``runs/base`` those of the untrained model: what training logged, and
+in ``eval/`` what `rlcd-lite eval` wrote, ``eval.json`` and the decision table.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -44,12 +43,9 @@ RESAMPLES = 1000
 def arms_of(folder: Path) -> dict[str, Arm]:
     """The tables of every arm, by seed."""
     found: dict[str, dict[int, list[DecisionRow]]] = {}
-    for path in sorted(folder.glob("seed-*/decisions/*.csv.gz")):
-        name = path.name.split("--")[0]
-        if name == "base":
-            found["base"] = {UNTRAINED: read_table(path)}
-        elif match := re.fullmatch(r"runs_ab-\w+?-(\w+)-(\d+)", name):
-            found.setdefault(match[1], {})[int(match[2])] = read_table(path)
+    for path in sorted(folder.glob("runs/*/eval/decisions/*.csv.gz")):
+        arm, _, seed = path.parts[-4].partition("-")
+        found.setdefault(arm, {})[int(seed) if seed else UNTRAINED] = read_table(path)
     return dict(found)
 
 

@@ -2,7 +2,7 @@
 
     uv run --all-extras python scripts/check_results.py
 
-Three steps, each of which can fail: the summaries follow from the tables (``seed-*/eval.json`` and ``summary.json`` of the
+Three steps, each of which can fail: the summaries follow from the tables (``runs/*/eval/eval.json`` and ``summary.json`` of the
 `FOLDERS`), the generated blocks of the documents follow from the summaries (`docs.py`), and under a heading named in `BARE` no
 decimal number stands outside such a block.
 """
@@ -46,7 +46,7 @@ def main() -> None:
         folder = ROOT / name
         written = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         faults += [f"{name}/summary.json{d}" for d in differences(finite(summary(folder)), written)]
-        for path in sorted(folder.glob("seed-*/eval.json")):
+        for path in sorted(folder.glob("runs/*/eval/eval.json")):
             for result in read_eval(path)["results"]:
                 rows = read_table(path.parent / "decisions" / Path(result["table"]).name)
                 fresh = finite(summarise(rows, resamples=RESAMPLES))

@@ -476,9 +476,9 @@ def test_ab_eval_of_the_base_alone(fake_uv: dict[str, str]) -> None:
     command = ["bash", str(ROOT / "scripts" / "ab_eval.sh"), "mmlu:virology", "200", "30"]
     run = subprocess.run(command, env=fake_uv | {"ARMS": "base", "MODEL": "smollm2"}, capture_output=True, text=True, check=True)
     evaluate, report, end = run.stdout.split("\n")
-    flags = "--model smollm2 --arms base --datasets mmlu:virology --n 30 --output runs/ab-mmlu_virology-0"
+    flags = "--model smollm2 --arms base --datasets mmlu:virology --n 30 --output runs/ab-mmlu_virology-base/eval"
     assert evaluate == f"run --all-extras rlcd-lite eval {flags}"
-    assert report == "run --all-extras rlcd-lite report runs/ab-mmlu_virology-0"
+    assert report == "run --all-extras rlcd-lite report runs/ab-mmlu_virology-base/eval --output runs/ab-mmlu_virology-0"
     assert end == ""
 
 
@@ -488,18 +488,22 @@ def test_ab_eval_trains_each_arm_by_its_config(fake_uv: dict[str, str]) -> None:
     settings = {"ARMS": " ".join(["base", *arms]), "TRAIN": "--precision bf16", "EVAL": "--calibration-n 50", "SEEDS": "0 7"}
     run = subprocess.run(command, env=fake_uv | settings, capture_output=True, text=True, check=True)
     lines = run.stdout.splitlines()
-    for seed, (warm, *train, evaluate, report) in zip((0, 7), (lines[:5], lines[5:]), strict=True):
+    for seed, (train_warm, warm, base, *trained, report) in zip((0, 7), (lines[:8], lines[8:]), strict=True):
+        name = f"runs/ab-no-such-set-{{}}-{seed}"
         rest = f"--dataset no-such-set --run-name ab-no-such-set-{{}}-{seed} --precision bf16"
+        measure = "run --all-extras rlcd-lite eval --arms {} --datasets no-such-set --n 300 --output {}/eval --calibration-n 50"
         flags = f"--config configs/warm_up.yaml --seed {seed}"
-        assert warm == f"run --all-extras rlcd-lite train {flags} {rest.format('warm_up')}"
-        start = f"--seed {100 + seed} --adapter runs/ab-no-such-set-warm_up-{seed}/adapter"
-        for arm, line in zip(arms, train, strict=True):
+        assert train_warm == f"run --all-extras rlcd-lite train {flags} {rest.format('warm_up')}"
+        assert warm == measure.format(*[name.format("warm_up")] * 2)
+        assert base == measure.format("base", "runs/ab-no-such-set-base")
+        start = f"--seed {100 + seed} --adapter {name.format('warm_up')}/adapter"
+        for arm, train, evaluate in zip(arms, trained[::2], trained[1::2], strict=True):
             flags = f"--config configs/{arm}.yaml --steps 200 {start}"
-            assert line == f"run --all-extras rlcd-lite train {flags} {rest.format(arm)}"
-        evaluated = [f"runs/ab-no-such-set-warm_up-{seed}", "base", *(f"runs/ab-no-such-set-{arm}-{seed}" for arm in arms)]
-        assert f"--arms {','.join(evaluated)} --datasets" in evaluate
-        assert evaluate.endswith(f"--output runs/ab-no-such-set-{seed} --calibration-n 50")
-        assert report.endswith(f"report runs/ab-no-such-set-{seed}")
+            assert train == f"run --all-extras rlcd-lite train {flags} {rest.format(arm)}"
+            assert evaluate == measure.format(*[name.format(arm)] * 2)
+        folders = [name.format("warm_up"), "runs/ab-no-such-set-base", *(name.format(arm) for arm in arms)]
+        folders = " ".join(f"{folder}/eval" for folder in folders)
+        assert report == f"run --all-extras rlcd-lite report {folders} --output runs/ab-no-such-set-{seed}"
 
 
 @pytest.mark.parametrize(
