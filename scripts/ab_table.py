@@ -2,7 +2,7 @@
 
     uv run --all-extras python scripts/ab_table.py results/ab-synthetic
 
-FOLDER has the records of each run in ``runs/ARM-SEED``, and in ``runs/base`` those of the untrained model: what training logged, and
+FOLDER has the records of each run in ``runs/ARM-SEED``, in ``runs/base`` those of the untrained model: what training logged, and
 in ``eval/`` what `rlcd-lite eval` wrote, ``eval.json`` and the decision table.
 """
 
