@@ -82,6 +82,22 @@ def test_a_run_leaves_what_the_docs_say(cli: Run, tmp_path: Path, model_folder: 
     assert "was trained with confidence 'conditioned', not 'independent': leave --confidence out" in err
 
 
+def test_training_that_goes_on_may_choose_how_the_confidence_is_stated_and_nothing_else(cli: Run, tmp_path: Path) -> None:
+    assert cli("train", *SMALL, "--run-name", "a")[0] == 0
+    on = ("train", *SMALL, "--adapter", "runs/a/adapter")
+    assert cli(*on, "--run-name", "b", "--confidence", "conditioned", "--confidence-grid", "10")[0] == 0
+    contract = json.loads((tmp_path / "runs/b/adapter/decision.json").read_text())
+    assert (contract["confidence"], contract["confidence_grid"]) == ("conditioned", "10")
+    code, _, err = cli(*on, "--run-name", "c", "--scoring", "verbatim")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "was trained with scoring 'labels', not 'verbatim': leave --scoring out" in err
+    # a prior was measured for the questions as they were
+    assert cli("train", *SMALL, "--run-name", "d", "--prior-correction")[0] == 0
+    code, _, err = cli("train", *SMALL, "--adapter", "runs/d/adapter", "--run-name", "e", "--confidence", "conditioned")
+    assert code == 2
+    assert "was trained with confidence 'independent', not 'conditioned': leave --confidence out" in err
+
+
 def test_eval_takes_a_run_as_an_arm(cli: Run, model_folder: Path) -> None:
     assert cli("train", *SMALL, "--run-name", "a", "--confidence", "conditioned")[0] == 0
     flags = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,17 +106,18 @@ class Contract:
         (folder / FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def agree(trained: Contract | None, where: str, asked: Mapping[str, str | None]) -> Contract:
+def agree(trained: Contract | None, where: str, asked: Mapping[str, str | None], taught: Collection[str] = ()) -> Contract:
     """The contract that a model was trained with, or one with the settings that are asked for (by `Contract`'s names; None: not
-    asked for); `UserError` if the two differ."""
+    asked for); `UserError` if the two differ, but in the settings ``taught``, which training that goes on may choose anew."""
     given = {name: value for name, value in asked.items() if value is not None}
     if trained is None:
         return Contract(**given)  # type: ignore[arg-type]  # each value has the type of its name
+    free = () if trained.prior.logits else taught  # a prior was measured for the questions as they were
     for name, value in given.items():
-        if value != getattr(trained, name):
+        if value != getattr(trained, name) and name not in free:
             flag = "confidence-grid" if name == "grid" else name
             raise UserError(f"{where!r} was trained with {name} {getattr(trained, name)!r}, not {value!r}: leave --{flag} out.")
-    return trained
+    return replace(trained, **{name: given[name] for name in free if name in given})  # type: ignore[arg-type]  # as above
 
 
 def read_contract(folder: Path) -> Contract | None:

@@ -72,12 +72,13 @@ class ModelFlags:
     options: Listing | None = None
     """Whether the prompt lists the options; auto (default) lists those that have labels, and verbatim ones not."""
 
-    def contract(self) -> Contract:
-        """How the model will be asked: as it was trained, or as the flags say; `UserError` where these differ."""
+    def contract(self, training: bool = False) -> Contract:
+        """How the model will be asked: as it was trained, or as the flags say; `UserError` where these differ. ``training``
+        that goes on from an adapter teaches the stated confidence, so there the flags say how it's asked for."""
         folder = self.adapter or Path(self.model)
         trained = read_contract(folder) if folder.is_dir() else None
         asked = {"grid" if name == "confidence_grid" else name: getattr(self, name) for name in Contract().settings()}
-        return agree(trained, str(folder), asked)
+        return agree(trained, str(folder), asked, ("confidence", "grid") if training else ())
 
     def made_by(self) -> dict[str, Any]:
         """What decides the scores of a text: in the records of runs, and of priors."""
@@ -96,13 +97,14 @@ class ModelFlags:
         permutations: Permutations = 1,
         calibration: Calibration | None = None,
         consistency: Consistency = "enforce",
+        training: bool = False,
     ) -> DecisionEngine:
         """The engine, with the libraries' own progress bars off; ``change`` is done to the model before the engine is built."""
         gc.disable()  # imports and loading make millions of objects that stay: looking through them again and again costs 0.5 s
         try:
             from rlcd_lite.engine import DecisionEngine
 
-            contract = self.contract()  # its faults before the model's
+            contract = self.contract(training)  # its faults before the model's
             loaded = self._load()
             return DecisionEngine(
                 loaded if change is None else change(loaded),

@@ -77,7 +77,7 @@ class Train:
             ranks.told(lambda: self._check_folder(folder))
         train, held = self._data()
         most = max(len(field.options) for example in train.examples for field in example.schema.fields)
-        for doubt in self.recipe.doubts(self.model.contract().grid, most, self.model.adapter is not None):
+        for doubt in self.recipe.doubts(self.model.contract(training=True).grid, most, self.model.adapter is not None):
             _say(f"note: {doubt}")
         engine = self._engine()
         if self.overwrite and not self.dry_run and ranks.is_main() and folder.exists():
@@ -174,7 +174,8 @@ class Train:
         from rlcd_lite.models import trainable
 
         recipe = self.recipe
-        return self.model.load(lambda loaded: trainable(loaded, recipe.lora_rank, recipe.lora_alpha, recipe.seed))
+        change = lambda loaded: trainable(loaded, recipe.lora_rank, recipe.lora_alpha, recipe.seed)  # noqa: E731
+        return self.model.load(change, training=True)
 
     def _accelerator(self, folder: Path, engine: DecisionEngine) -> Accelerator:
         from accelerate import Accelerator
