@@ -40,8 +40,8 @@ SEED = {
 def ab_arms(folder: str) -> str:
     """The arms beside the seed's: means over the seeds with two-level intervals."""
     lines = [
-        "| arm | optimises | acc | stated ECE (floor) | stated Brier | softmax ECE | softmax_ts ECE | best AURC (signal) |",
-        "| --- " * 8 + "|",
+        "| arm | optimises | seeds | acc | stated ECE (floor) | stated Brier | softmax ECE | softmax_ts ECE | best AURC (signal) |",
+        "| --- | --- | --: " + "| --- " * 6 + "|",
     ]
     for name, arm in read_arms(folder).items():
         s = arm["signals"]
@@ -55,7 +55,8 @@ def ab_arms(folder: str) -> str:
             f"{interval(s[best]['aurc'])} ({best})",
         )
         cells = [f"{a}; {b}" for a, b in zip(ours, SEED[name], strict=True)] if name in SEED else list(ours)
-        lines.append(f"| `{name}` | {ARMS[name]} | {' | '.join(cells)} |")
+        seeds = str(sum(seed >= 0 for seed in arm["seeds"]) or "–")
+        lines.append(f"| `{name}` | {ARMS[name]} | {seeds} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -347,15 +347,19 @@ BLOCKS = {block.__name__: block for block in ab_blocks.BLOCKS + ab_verdicts.BLOC
 }
 
 
+def fresh(text: str) -> str:
+    """A page with every generated block written anew."""
+    return BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]](m[3] or "") + m[4], text)
+
+
 def main() -> None:
     stale = []
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         text = path.read_text(encoding="utf-8")
-        fresh = BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]](m[3] or "") + m[4], text)
-        if fresh != text:
+        if (new := fresh(text)) != text:
             stale.append(path.relative_to(ROOT).as_posix())
             if "--check" not in sys.argv:
-                path.write_text(fresh, encoding="utf-8")
+                path.write_text(new, encoding="utf-8")
     if stale:
         print(("stale: " if "--check" in sys.argv else "written: ") + ", ".join(stale))
     if "--check" in sys.argv:
