@@ -8,6 +8,7 @@ from statistics import fmean
 from ab_blocks import ROOT, log, read_arms, read_summary, shown
 
 from rlcd_lite.report import interval, number
+from rlcd_lite.rewards import confidence_grid
 from rlcd_lite.summary import read_eval
 
 AIM_ECE, AIM_TIMES, AIM_RESOLUTION, AIM_AURC, AIM_RAW = 0.05, 3, 0.02, 0.02, 0.03  # of issue 8
@@ -20,12 +21,14 @@ def ab_aims(folder: str) -> str:
     rlcr, binary = stated["grpo_rlcr"], stated["grpo_binary"]
     above = rlcr["ece"]["estimate"] - rlcr["null_floor"]["upper"]
     base_rate = arms["grpo_rlcr"]["base_rate_brier"]
+    rates = arms["grpo_rlcr"]["accuracy"]["seeds"].values()
+    constant = fmean(rate * (1 - rate) + min((rate - level) ** 2 for level in confidence_grid("5", 2)) for rate in rates)
     times = binary["ece"]["estimate"] / rlcr["ece"]["estimate"]
     rows = [
         (f"rlcr: stated ECE at most {AIM_ECE} above the null floor", f"{number(above)} above", above <= AIM_ECE),
         (
             "rlcr: stated Brier better than its own base rate's",
-            f"{interval(rlcr['brier'])} against {number(base_rate)}",
+            f"{interval(rlcr['brier'])} against {number(base_rate)}; the grid's best single level: {number(constant)}",
             rlcr["brier"]["estimate"] < base_rate,
         ),
         (f"binary: stated ECE at least {AIM_TIMES} × rlcr's", f"{times:.1f} ×", times >= AIM_TIMES),
