@@ -39,8 +39,11 @@ SEED = {
 
 def ab_arms(folder: str) -> str:
     """The arms beside the seed's: means over the seeds with two-level intervals."""
+    known = [arm["bayes_accuracy"] for arm in read_arms(folder).values() if "bayes_accuracy" in arm]
+    bayes = f" (Bayes {number(known[0])})" if known else ""
     lines = [
-        "| arm | optimises | seeds | acc | stated ECE (floor) | stated Brier | softmax ECE | softmax_ts ECE | best AURC (signal) |",
+        f"| arm | optimises | seeds | acc{bayes} | stated ECE (floor) | stated Brier | softmax ECE | softmax_ts ECE "
+        "| best AURC (signal) |",
         "| --- | --- | --: " + "| --- " * 6 + "|",
     ]
     for name, arm in read_arms(folder).items():

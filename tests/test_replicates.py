@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -71,6 +73,9 @@ def test_an_arm_is_the_mean_of_its_seeds() -> None:
     assert constant["mean_confidence"] == pytest.approx(0.7)
     assert constant["resolution"]["estimate"] == pytest.approx(0, abs=1e-12)
     assert "posterior_error" not in constant
+    assert "bayes_accuracy" not in found
+    known = [replace(row, posterior=(0.2, 0.7, 0.1) if row.field == "a" else (0.5, 0.3, 0.2)) for row in table(0)]
+    assert arm_summary({0: known}, resamples=10)["bayes_accuracy"] == pytest.approx(0.6)
 
 
 def test_differences_are_paired_and_the_others_are_corrected() -> None:

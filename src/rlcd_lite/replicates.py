@@ -44,6 +44,8 @@ def arm_summary(arm: Arm, *, resamples: int = 1000, seed: int = 0) -> dict[str, 
         "base_rate_brier": float(np.mean([r * (1 - r) for r in rate])),
         "signals": {},
     }
+    if best := [s.best.mean() for s in found.values() if s.best is not None]:
+        out["bayes_accuracy"] = float(np.mean(best))  # what the true posteriors' most probable options would have
     for name in SIGNALS:
         signal: dict[str, Any] = {metric: _pooled(found, name, metric, **draws) for metric in METRICS}
         floors = [null_floor(s.confidence[name], seed=seed) for s in found.values()]
