@@ -174,8 +174,10 @@ class Train:
         from rlcd_lite.models import trainable
 
         recipe = self.recipe
-        change = lambda loaded: trainable(loaded, recipe.lora_rank, recipe.lora_alpha, recipe.seed)  # noqa: E731
-        return self.model.load(change, training=True)
+        return self.model.load(
+            lambda loaded: trainable(loaded, recipe.lora_rank, recipe.lora_alpha, recipe.seed),
+            training=True,
+        )
 
     def _accelerator(self, folder: Path, engine: DecisionEngine) -> Accelerator:
         from accelerate import Accelerator
