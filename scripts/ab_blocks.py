@@ -38,7 +38,8 @@ SEED = {
 
 
 def ab_arms(folder: str) -> str:
-    """The arms beside the seed's: means over the seeds with two-level intervals."""
+    """The arms, on synthetic tickets beside the seed's: means over the seeds with two-level intervals."""
+    beside = SEED if "synthetic" in folder else {}
     known = [arm["bayes_accuracy"] for arm in read_arms(folder).values() if "bayes_accuracy" in arm]
     bayes = f" (Bayes {number(known[0])})" if known else ""
     lines = [
@@ -57,7 +58,7 @@ def ab_arms(folder: str) -> str:
             interval(s["softmax_ts"]["ece"]),
             f"{interval(s[best]['aurc'])} ({best})",
         )
-        cells = [f"{a}; {b}" for a, b in zip(ours, SEED[name], strict=True)] if name in SEED else list(ours)
+        cells = [f"{a}; {b}" for a, b in zip(ours, beside[name], strict=True)] if name in beside else list(ours)
         seeds = str(sum(seed >= 0 for seed in arm["seeds"]) or "–")
         lines.append(f"| `{name}` | {ARMS[name]} | {seeds} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -120,7 +121,7 @@ def ab_primary(folder: str) -> str:
     seeds = ", ".join(number(value) for value in found["seeds"].values())
     said = "**the proper reward is the more honest one**" if shown(found) and found["high"] < 0 else "**nothing is shown**"
     return (
-        f"Named beforehand, Brier score of the stated confidence, rlcr less binary, paired over tickets and seeds: "
+        f"Named beforehand, Brier score of the stated confidence, rlcr less binary, paired over examples and seeds: "
         f"{interval(found)}; by seed {seeds}: {said}.\n"
     )
 

@@ -26,7 +26,7 @@ from rlcd_lite.decision_table import read_table
 from rlcd_lite.summary import finite, read_eval, summarise
 
 ARMS = ("results/ab-synthetic",)
-EVALUATIONS = ("results/base/public", "results/base/synthetic", "results/train", "results/options/trained-labels")
+EVALUATIONS = ("results/base/public", "results/base/synthetic", "results/options/trained-labels")
 BARE = {"README.md": "## Results", "docs/results.md": "# "}  # from this heading to the next of its level
 NAMES = re.compile(r"Qwen2\.5-0\.5B")  # numbers that are none
 TOLERANCE = 1e-9  # relative: the same tables on another machine

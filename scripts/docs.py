@@ -19,7 +19,6 @@ import ab_blocks
 import ab_verdicts
 
 from rlcd_lite.datasets import sets_table
-from rlcd_lite.decision_table import SIGNALS
 from rlcd_lite.report import interval, number
 from rlcd_lite.summary import read_eval
 
@@ -103,33 +102,6 @@ def base_synthetic(_: str) -> str:
         )
         seed = SEED_SYNTHETIC.get(name, ("–",) * 8)
         lines.append(f"| {name} | " + " | ".join(f"{a}; {b}" for a, b in zip(ours, seed, strict=True)) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def arms(folder: str) -> str:
-    """Trained arms side by side: accuracy, every signal, and the minutes of training; from FOLDER/eval.json and the run records."""
-    evaluation = read_eval(ROOT / folder / "eval.json")
-    bayes = evaluation["results"][0]["bayes"]["accuracy"]
-    lines = [
-        f"| arm | acc (Bayes {number(bayes)}) | {' | '.join(f'{name} ECE, Brier' for name in SIGNALS)} "
-        "| softmax, stated mean | RES stated | choice_grad_mult | minutes |",
-        "| --- " * 10 + "|",
-    ]
-    for result in evaluation["results"]:
-        name, s = Path(result["arm"]).name.removeprefix("ab-synthetic-"), result["signals"]
-        run = ROOT / folder / "runs" / name / "metrics.jsonl"
-        rows = [json.loads(line) for line in run.read_text(encoding="utf-8").splitlines()]
-        paid = [row["choice_grad_mult"] for row in rows if row["choice_grad_mult"] is not None]
-        cells = [
-            name,
-            interval(result["accuracy"]),
-            *(f"{interval(s[k]['ece'])}, {number(s[k]['brier']['estimate'])}" for k in SIGNALS),
-            f"{number(s['softmax']['mean_confidence'], 2)}, {number(s['stated']['mean_confidence'], 2)}",
-            number(s["stated"]["murphy"]["resolution"]),
-            f"{paid[0]:.2f} → {paid[-1]:.2f}" if paid else "–",
-            f"{sum(row['seconds'] for row in rows) / 60:.0f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -306,22 +278,6 @@ def acting_sets(_: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def acting_rules(folder: str) -> str:
-    """Arms before and after rules are enforced; from FOLDER/eval.json."""
-    results = read_eval(ROOT / folder / "eval.json")["results"]
-    tied = ("severity", "needs_human")  # no rule is about the team
-    head = " | ".join(f"{name}: accuracy | {name}: Brier, difference" for name in tied)
-    lines = [f"| arm | rule broken before | after | {head} |", "| --- | --- | --: |" + " --- |" * 4]
-    for result in results:
-        rules = result["rules"]
-        cells = [Path(result["arm"]).name, interval(rules["before"][0]["rate"]), number(rules["after"]["softmax"]["estimate"])]
-        for name in tied:
-            accuracy, brier = (rules["fields"][name]["softmax"][metric] for metric in ("accuracy", "brier"))
-            cells += [f"{number(accuracy['before'])} → {number(accuracy['after'])}", interval(brier["difference"])]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
 def _acting() -> list[tuple[str, Any]]:
     return list(json.loads((ROOT / "results/acting/summary.json").read_text(encoding="utf-8")).items())
 
@@ -331,7 +287,6 @@ BLOCKS = {block.__name__: block for block in ab_blocks.BLOCKS + ab_verdicts.BLOC
     "acting_differences": acting_differences,
     "acting_risks": acting_risks,
     "acting_sets": acting_sets,
-    "acting_rules": acting_rules,
     "options": options,
     "options_orders": options_orders,
     "options_scope": options_scope,
@@ -342,7 +297,6 @@ BLOCKS = {block.__name__: block for block in ab_blocks.BLOCKS + ab_verdicts.BLOC
     "sets": sets,
     "base_public": base_public,
     "base_synthetic": base_synthetic,
-    "arms": arms,
     "starts": starts,
 }
 
