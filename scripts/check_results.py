@@ -25,7 +25,7 @@ from docs import BLOCK, ROOT, fresh
 from rlcd_lite.decision_table import read_table
 from rlcd_lite.summary import finite, read_eval, summarise
 
-ARMS = ("results/ab-synthetic",)
+ARMS = ("results/ab-synthetic", "results/ab-banking77")
 EVALUATIONS = ("results/base/public", "results/base/synthetic", "results/options/trained-labels")
 BARE = {"README.md": "## Results", "docs/results.md": "# "}  # from this heading to the next of its level
 NAMES = re.compile(r"Qwen2\.5-0\.5B")  # numbers that are none
